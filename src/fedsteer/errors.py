@@ -1,0 +1,48 @@
+"""Everything fedsteer raises on purpose.
+
+    FedsteerError
+    ├── ConfigurationError   an option, name or file that cannot work (also a ValueError)
+    ├── RoundRefused         a round whose input cannot be used; the state is untouched
+    ├── StateError           a state used twice, by another rule, or of another version
+    └── DataError            a data file that is missing, damaged or not what it says
+
+A user's mistake ends in one of these with one clear line; the command line turns them into exit
+code 2. Anything else that escapes is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class FedsteerError(Exception):
+    """The root of the tree above."""
+
+
+class ConfigurationError(FedsteerError, ValueError):
+    """An option, name or file that cannot work."""
+
+
+class RoundRefused(FedsteerError, ValueError):
+    """A round that cannot be used; nothing was written. `clients` names the culprits, if any."""
+
+    def __init__(self, message: str, clients: Iterable[int | str] = ()) -> None:
+        super().__init__(message)
+        self.clients = tuple(clients)
+
+
+class StateError(FedsteerError):
+    """A state that was given away, belongs to another rule, or has another version."""
+
+
+class DataError(FedsteerError):
+    """A data file that is missing, damaged or not what it says it is."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return ConfigurationError(f"unknown {kind} {name!r}; {hint}")

@@ -1,0 +1,332 @@
+"""What a rule is, and the one way a step is taken.
+
+A rule has an explicit `State` and three moments: `init` before the first round, `plan` (whom to ask
+for what) at the start of a round, `step` (updates in, aggregate out) at its end. `step` is written
+once, here: it checks the round, lets the rule `compute` without writing anything, applies the norm
+bound, and only then lets the rule `commit`. A refused round therefore leaves the state untouched.
+
+A new rule is one file that implements `Rule` and one line in `fedsteer.rules.RULES`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError, RoundRefused, StateError
+from fedsteer.rules.options import Options
+from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
+from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
+from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.probability import probability_source
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active, Round, plain_id, settle_arrays
+from fedsteer.steering.state import Component, State
+
+Action = Literal["move", "hold", "restart"]
+"""What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Whom to ask for what in a round.
+
+    train     clients whose update enters the aggregate
+    refresh   clients asked for an update that only refreshes what is known of them
+    collect   clients asked during a warm-up, while the model stands still
+    shared    payload for everyone, e.g. {"proximal": mu} or {"control": (d,) array}
+    each      payload per client, e.g. {7: {"start": (d,) array}}
+    """
+
+    train: tuple[ClientId, ...] = ()
+    refresh: tuple[ClientId, ...] = ()
+    collect: tuple[ClientId, ...] = ()
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    each: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def everyone(self) -> tuple[ClientId, ...]:
+        """All clients asked for anything."""
+        return self.train + self.refresh + self.collect
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What happened in a step, client by client and in sum; costs k dimensions only."""
+
+    phase: str  # "train" or "warm-up"
+    clients: tuple[ClientId, ...]
+    fresh: tuple[bool, ...]  # False: asked only to refresh
+    weights: Floats  # a_i, the factor of g_i in the aggregate
+    probabilities: Floats  # p_i used
+    staleness: Floats  # rounds since the last visit; nan for the first
+    norms: Floats  # |g_i|
+    relative_errors: Floats  # |g_i - estimate|^2 / |g_i|^2 of the estimate before the refresh
+    cosines: Floats  # between g_i and that estimate; nan where there is none
+    variance: float  # of the aggregate (Theorem 1), estimated from the active clients
+    delta_norm: float
+    bound_factor: float  # the norm bound scaled delta by this; 1: it did not act
+    dropped: Mapping[ClientId, str]
+    condition: float = float("nan")  # of the basis Gram matrix, where there is a basis
+    columns: int = 0  # of the basis in use
+    core_set: tuple[ClientId, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of a step: w <- w - rate * delta if action is "move"."""
+
+    delta: Array  # (d,) float32, or float64 for float64 updates
+    state: State
+    diagnostics: Diagnostics
+    action: Action = "move"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rule computed from a round before anything is written."""
+
+    delta: Array
+    delta_squared_norm: float
+    squared_norms: Floats  # (m,) |g_i|^2
+    estimate_products: Floats  # (m,) g_i . estimate_i
+    estimate_squares: Floats  # (m,) |estimate_i|^2
+    weights: Floats  # (m,) factor of g_i in delta
+    action: Action = "move"
+    phase: str = "train"
+    condition: float = float("nan")
+    columns: int = 0
+    core_set: tuple[ClientId, ...] = ()
+    scratch: Any = None  # what `commit` needs again
+
+
+@dataclass
+class Memory(Component):
+    """A rule's whole memory: the clients, and what the rule itself keeps."""
+
+    clients: Clients
+    own: Component
+    like: Array | None = None  # zero rows of the updates' library, type and device
+
+
+class Rule(ABC):
+    """A server rule. Subclasses are final: they implement the hooks and nothing else."""
+
+    name: ClassVar[str]
+    options_type: ClassVar[type[Options]] = Options
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
+
+    def __init__(self, options: Options) -> None:
+        if self.own_rate and options.norm_bound is not None:
+            raise ConfigurationError(f"{self.name} moves the model itself: norm_bound cannot apply")
+        self.options = options
+
+    # -- the hooks of a rule ------------------------------------------------------------------
+
+    @property
+    def weighs(self) -> bool:
+        """Whether clients are weighted by 1/p_i, so that probabilities are needed."""
+        return True
+
+    @abstractmethod
+    def begin(self, clients: Clients) -> Component:
+        """The rule's own memory before the first round."""
+
+    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+        """Change or add to what is asked of whom in round `memory.clients.number + 1` or later."""
+        return asked
+
+    @abstractmethod
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        """The aggregate and what is learnt on the way. Writes nothing."""
+
+    @abstractmethod
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        """Take the round into the rule's own memory."""
+
+    @abstractmethod
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        """Clients at these slots, of these sizes, are about to leave."""
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        """(m, d) what is believed of these clients' updates; None: the rule keeps no belief."""
+        return None
+
+    # -- the life of a state ------------------------------------------------------------------
+
+    @final
+    def init(self, dim: int, sizes: Sizes | None = None, like: Array | None = None) -> State:
+        """The state before round 1.
+
+        dim     number of model weights d
+        sizes   data points of each client: a sequence (clients 0..N-1) or {id: points}. Without,
+                the population is open and sizes come with the rounds (1 each where they do not)
+        like    an array of the kind the updates will be; else the first round decides
+        """
+        bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
+        source = probability_source(self.options.probabilities, self.options.interval_cap)
+        clients = enrol_population(dim, sizes, source, bound)  # type: ignore[arg-type]
+        memory = Memory(clients, self.begin(clients))
+        if like is not None:
+            memory.like = _no_rows(like, dim)
+        return State(self.name, memory)
+
+    @final
+    def plan(
+        self,
+        state: State,
+        number: int,
+        available: Sequence[ClientId],
+        reachable: Sequence[ClientId] | None = None,
+    ) -> Requests:
+        """What to ask of whom in round `number`.
+
+        `available` are the clients that take part by themselves; `reachable` those that could be
+        asked for a refresh (default: every member of a closed population).
+        """
+        memory = self._open(state)
+        asked = Requests(train=tuple(plain_id(client) for client in available))
+        if reachable is None:
+            reachable = memory.clients.members() if memory.clients.closed else asked.train
+        return self.request(replace_number(memory, number), asked, reachable)
+
+    @final
+    def step(self, state: State, round: Round) -> Step:
+        """Aggregate a round. Consumes `state`; a refused round leaves it as it was."""
+        memory = self._open(state)
+        clients = memory.clients
+        dropped: dict[ClientId, str] = {}
+        round = self._beside(memory, round)
+        while True:
+            round, faults = settle_arrays(round, clients.dim)
+            faults = clients.inspect(round) | faults
+            if not faults:
+                active = clients.activate(
+                    round, weighs=self.weighs, max_weight=self.options.max_weight
+                )
+                outcome = self.compute(memory, active)
+                finite = np.isfinite(outcome.squared_norms)
+                faults = {int(i): "sent a non-finite update" for i in np.flatnonzero(~finite)}
+                if not faults:
+                    break
+            culprits = [round.clients[i] for i in sorted(faults)]
+            if self.options.bad_clients == "refuse":
+                raise RoundRefused(explain(faults, round.clients), culprits)
+            dropped |= {round.clients[i]: reason for i, reason in faults.items()}
+            round = round.without(set(faults))
+        if not np.isfinite(outcome.delta_squared_norm):
+            raise RoundRefused(f"the aggregate of round {round.number} is not finite")
+
+        factor = self._bound(clients, active, outcome)
+        delta = outcome.delta if factor == 1.0 else factor * outcome.delta
+        step_diagnostics = _diagnose(active, outcome, factor, dropped)
+        state.consume()
+        self.commit(memory, active, outcome)
+        clients.commit(
+            active, training=outcome.phase == "train", norms=np.sqrt(outcome.squared_norms)
+        )
+        if outcome.action == "restart":
+            clients.probability.restart(active.number)
+        if memory.like is None and len(active):
+            memory.like = _no_rows(active.updates, clients.dim)
+        return Step(delta, State(self.name, memory), step_diagnostics, outcome.action)
+
+    @final
+    def leave(self, state: State, clients: Sequence[ClientId]) -> State:
+        """Clients leave for good, with all that is known of them. Consumes `state`."""
+        memory = self._open(state)
+        names, slots = memory.clients.resolve(clients)
+        state.consume()
+        self.forget(memory, slots, memory.clients.sizes[slots])
+        memory.clients.leave(names)
+        return State(self.name, memory)
+
+    @final
+    def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
+        """(m, d) what the server believes these clients' updates are; None if the rule has none."""
+        memory = self._open(state)
+        return self.estimates(memory, memory.clients.resolve(clients)[1])
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _open(self, state: State) -> Memory:
+        if state.rule != self.name:
+            raise StateError(f"a {state.rule} state was given to {self.name}")
+        memory = state.memory
+        assert isinstance(memory, Memory)
+        return memory
+
+    def _beside(self, memory: Memory, round: Round) -> Round:
+        """An empty round gets zero rows of the right kind; a change of library is refused."""
+        if memory.like is None:
+            return round
+        if not len(round.clients):
+            return replace(round, updates=memory.like)
+        first = round.updates[0] if isinstance(round.updates, (list, tuple)) else round.updates
+        if library_of(first) != library_of(memory.like):
+            raise RoundRefused(
+                f"updates are {library_of(first)} arrays, earlier rounds had "
+                f"{library_of(memory.like)}"
+            )
+        return round
+
+    def _bound(self, clients: Clients, active: Active, outcome: Outcome) -> float:
+        if clients.bound is None or outcome.action != "move":
+            return 1.0
+        norms = np.sqrt(outcome.squared_norms)
+        known = clients.bound.preview(active.slots, norms, active.old_sizes, active.sizes)
+        return clients.bound.scale(float(np.sqrt(outcome.delta_squared_norm)), *known)
+
+
+def replace_number(memory: Memory, number: int) -> Memory:
+    """A view of the memory as round `number` begins; shares every array."""
+    return replace(memory, clients=replace(memory.clients, number=number - 1))
+
+
+def no_estimates(memory: Memory, count: int) -> Array | None:
+    """(count, d) zeros like the updates; None before the first round has said what they are."""
+    if memory.like is None:
+        return None
+    kernels = kernels_for(memory.like)
+    shape = (count, memory.clients.dim)
+    return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
+
+
+def _no_rows(like: Array, dim: int) -> Array:
+    kernels = kernels_for(like)
+    return kernels.allocate((0, dim), like, kernels.dtype_name(like))
+
+
+def _diagnose(
+    active: Active, outcome: Outcome, factor: float, dropped: Mapping[ClientId, str]
+) -> Diagnostics:
+    squares = outcome.squared_norms
+    residuals = np.maximum(squares - 2 * outcome.estimate_products + outcome.estimate_squares, 0.0)
+    estimate_squares = np.maximum(outcome.estimate_squares, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(squares > 0, residuals / squares, np.nan)
+        cosines = outcome.estimate_products / np.sqrt(squares * estimate_squares)
+    counted = np.where(active.fresh, active.shares**2 * (active.inverse - 1) * active.inverse, 0.0)
+    return Diagnostics(
+        phase=outcome.phase,
+        clients=active.clients,
+        fresh=tuple(active.fresh.tolist()),
+        weights=outcome.weights,
+        probabilities=1.0 / active.inverse,
+        staleness=active.staleness,
+        norms=np.sqrt(squares),
+        relative_errors=relative,
+        cosines=np.where(estimate_squares > 0, cosines, np.nan),
+        variance=float(counted @ residuals),
+        delta_norm=factor * float(np.sqrt(outcome.delta_squared_norm)),
+        bound_factor=factor,
+        dropped=dict(dropped),
+        condition=outcome.condition,
+        columns=outcome.columns,
+        core_set=outcome.core_set,
+    )

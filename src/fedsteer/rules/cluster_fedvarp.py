@@ -1,0 +1,218 @@
+"""ClusterFedVARP: one remembered update per cluster (Jhunjhunwala et al. 2022).
+
+    Delta = sum_c D_c y_c + sum_A d_i/p_i (g_i - y_c(i)),    D_c the weight of cluster c
+    y_c <- n_i-weighted mean of the fresh updates of its active members
+
+The rival of FedSteer at equal memory: clusters x d. Clusters are given, or found by k-means on the
+snapshot of the same warm-up FedSteer selects from, or online: the first clients found a cluster
+each, later ones join the y_c that their first update is most aligned with (from the next round on,
+so that every aggregate stays unbiased).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
+from fedsteer.rules.core_set_options import WarmUpOptions
+from fedsteer.rules.options import Options, option
+from fedsteer.rules.selection import warm_up_outcome
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.clusters import k_means
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+from fedsteer.steering.warmup import WarmUp
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(WarmUpOptions):
+    """Options of ClusterFedVARP."""
+
+    clusters: Mapping[ClientId, int] | None = option(None, "cluster of each client, {id: cluster}")
+    cluster_count: int = option(10, "number of clusters: memory is this many updates", low=1)
+    select: str = option(
+        "search",
+        "how clusters are found: k-means after a warm-up, or online as clients appear",
+        choices=("search", "online"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.clusters and not all(0 <= c < self.cluster_count for c in self.clusters.values()):
+            raise ConfigurationError("clusters must be numbered from 0 below cluster_count")
+
+
+@dataclass
+class ClusterMemory(Component):
+    """One remembered update per cluster, and who belongs where."""
+
+    gram: Floats  # (c, c) of the y_c
+    mass: Floats  # (c,) sum of n_i over members: n D_c
+    member_of: Table  # (N,) cluster; -1: none yet
+    rows: Array | None = None  # (c, d) y_c
+    warm_up: WarmUp | None = None
+
+
+@final
+class ClusterFedVARP(Rule):
+    """One remembered update per cluster."""
+
+    name: ClassVar[str] = "cluster_fedvarp"
+    options_type: ClassVar[type[Options]] = ClusterOptions
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
+    options: ClusterOptions
+
+    def begin(self, clients: Clients) -> Component:
+        options, count = self.options, self.options.cluster_count
+        warms_up = options.clusters is None and options.select == "search"
+        if warms_up and not clients.closed:
+            raise ConfigurationError("select='search' needs sizes; use select='online'")
+        own = ClusterMemory(
+            np.zeros((count, count)),
+            np.zeros(count),
+            Table.empty(0, fill=-1.0),
+            warm_up=WarmUp(options.cycles) if warms_up else None,
+        )
+        if options.clusters is not None:
+            members = clients.members()
+            slots = clients.roster.find(members)
+            labels = np.array([options.clusters.get(client, -1) for client in members], np.int64)
+            self._assign(own, slots, labels, clients.sizes[slots])
+        return own
+
+    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+        own = _own(memory)
+        if own.warm_up is None:
+            return asked
+        return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        own = _own(memory)
+        if own.warm_up is not None:
+            return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
+        labels = self._labels(own, active)
+        belongs = np.zeros((len(own.mass), len(active)))
+        belongs[labels[labels >= 0], np.flatnonzero(labels >= 0)] = 1.0
+        known = own.member_of[active.slots] >= 0
+        mass = own.mass + belongs @ (active.sizes - np.where(known, active.old_sizes, 0.0))
+        total = active.total if active.total > 0 else 1.0
+        result = active.kernels.one_pass(
+            active.updates,
+            active.weights,
+            own.rows,
+            mass / total - belongs @ active.weights,
+            gram_of=np.flatnonzero(active.fresh),
+        )
+        products = result.products if own.rows is not None else np.zeros_like(belongs)
+        return Outcome(
+            delta=result.delta,
+            delta_squared_norm=result.delta_squared_norm,
+            squared_norms=result.squared_norms,
+            estimate_products=np.sum(belongs * products, axis=0),
+            estimate_squares=np.diag(own.gram) @ belongs,
+            weights=active.weights,
+            columns=int((np.diag(own.gram) > 0).sum()),
+            scratch=(labels, replace(result, products=products)),
+        )
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        own = _own(memory)
+        if own.warm_up is not None:
+            collected = own.warm_up.commit(memory.clients, active, outcome.scratch)
+            if collected is not None and own.warm_up.over:
+                draw = generator(self.options.seed, "clusters")
+                labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
+                sizes = collected.shares * active.total
+                self._assign(own, collected.slots, labels, sizes)
+                own.warm_up = None
+            return
+        labels, result = outcome.scratch
+        labels = self._place_newcomers(active, own, labels, result)
+        self._assign(own, active.slots, labels, active.sizes, active.old_sizes)
+        positions = np.flatnonzero(active.fresh & (labels >= 0))
+        touched, where = np.unique(labels[positions], return_inverse=True)
+        if not len(touched):
+            return
+        mixing = np.zeros((len(touched), len(active)))
+        mixing[where, positions] = active.sizes[positions]
+        mixing /= mixing.sum(axis=1, keepdims=True)
+        if own.rows is None:
+            kernels, updates = active.kernels, active.updates
+            shape = (len(own.mass), updates.shape[1])
+            own.rows = kernels.allocate(shape, updates, kernels.dtype_name(updates))
+        active.kernels.write_rows(
+            own.rows,
+            touched,
+            active.kernels.combine(mixing, active.updates),
+            np.arange(len(touched)),
+        )
+        own.gram[:, touched] = result.products @ mixing.T
+        own.gram[touched] = own.gram[:, touched].T
+        fresh = mixing[:, active.fresh]
+        own.gram[np.ix_(touched, touched)] = fresh @ result.gram @ fresh.T
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        own = _own(memory)
+        self._assign(own, slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
+        if own.warm_up is not None:
+            own.warm_up.forget(slots)
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        own = _own(memory)
+        labels = own.member_of[slots].astype(np.int64)
+        picks = np.zeros((len(slots), len(own.mass)))
+        picks[labels >= 0, labels[labels >= 0]] = 1.0
+        if own.rows is None:
+            return no_estimates(memory, len(slots))
+        return kernels_for(own.rows).combine(picks, own.rows)
+
+    def _labels(self, own: ClusterMemory, active: Active) -> Integers:
+        """Clusters of the active clients before this round; given ones also for newcomers."""
+        labels = own.member_of[active.slots].astype(np.int64)
+        if self.options.clusters is not None:
+            labels = np.array([self.options.clusters.get(c, -1) for c in active.clients], np.int64)
+        return labels
+
+    def _place_newcomers(
+        self, active: Active, own: ClusterMemory, labels: Integers, result: Pass
+    ) -> Integers:
+        """Clusters after this round: whoever has none founds one, or joins the most aligned."""
+        labels = labels.copy()
+        if self.options.clusters is not None:
+            return labels
+        lengths = np.sqrt(np.maximum(np.diag(own.gram), 1e-300))
+        empty = [int(c) for c in np.flatnonzero(own.mass <= 0)]
+        usable = active.fresh & (labels < 0) & (result.squared_norms > 0)
+        for position in sorted(np.flatnonzero(usable), key=lambda i: active.slots[i]):
+            aligned = int(np.argmax(result.products[:, position] / lengths))
+            labels[position] = empty.pop(0) if empty else aligned
+        return labels
+
+    @staticmethod
+    def _assign(
+        own: ClusterMemory,
+        slots: Any,
+        labels: Integers,
+        sizes: Floats,
+        old_sizes: Floats | None = None,
+    ) -> None:
+        """Move clients between clusters, with their weight."""
+        before = own.member_of[slots].astype(np.int64)
+        if old_sizes is not None:
+            np.subtract.at(own.mass, before[before >= 0], old_sizes[before >= 0])
+        np.add.at(own.mass, labels[labels >= 0], sizes[labels >= 0])
+        own.member_of[slots] = labels
+
+
+def _own(memory: Memory) -> ClusterMemory:
+    assert isinstance(memory.own, ClusterMemory)
+    return memory.own

@@ -1,0 +1,75 @@
+"""Options that say who forms the core set, and how the warm-up runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.options import Options, option
+from fedsteer.steering.roster import ClientId
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUpOptions(Options):
+    """Options of rules that can begin with the paper's warm-up."""
+
+    cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
+    reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoreSetOptions(WarmUpOptions):
+    """Options that say who forms the core set."""
+
+    core_set: tuple[ClientId, ...] | None = option(None, "X: these clients, in column order")
+    core_size: int = option(10, "k: columns of the basis, where core_set is not given", low=1)
+    select: str = option(
+        "search",
+        "how X is found: the paper's warm-up and search, first seen without a warm-up, most "
+        "frequent by `frequencies`, or at random",
+        choices=("search", "online", "frequent", "random"),
+    )
+    frequencies: Mapping[ClientId, float] | None = option(
+        None, "for select='frequent': how often each client takes part, {id: p}"
+    )
+    swaps: int = option(5, "I_max: most swaps per search", low=0)
+    candidates: int | None = option(None, "N_sub: random swap-in candidates per cycle", low=1)
+    objective: str = option(
+        "size",
+        "w_i of the search: d_i; d_i^2 (1-p_i)/p_i, the variance; or d_i^2/p_i with unit targets",
+        choices=("size", "variance", "authors"),
+    )
+    search_columns: tuple[int, int] | None = option(
+        None, "search on these model weights only, (first, end); authors: the last bias"
+    )
+    warm_start: str = option(
+        "updates",
+        "columns when training begins: the core clients' last warm-up updates, or none",
+        choices=("updates", "empty"),
+    )
+    reselect_every: int | None = option(
+        None, "look for better columns among the clients in hand every so many rounds", low=1
+    )
+    sketch_width: int | None = option(
+        None, "numbers kept per client for reselect_every; default 10 k", low=1
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.core_set is not None:
+            if not self.core_set or len(set(self.core_set)) < len(self.core_set):
+                raise ConfigurationError("core_set must name at least one client, each once")
+            object.__setattr__(self, "core_set", tuple(self.core_set))
+        if self.core_set is None and self.select == "frequent" and not self.frequencies:
+            raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
+
+    @property
+    def warms_up(self) -> bool:
+        """Whether training begins with the paper's warm-up."""
+        return self.core_set is None and self.select == "search"
+
+    @property
+    def width(self) -> int:
+        """Numbers per sketch."""
+        return self.sketch_width or 10 * self.core_size

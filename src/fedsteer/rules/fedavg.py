@@ -1,0 +1,79 @@
+"""FedAvg: the weighted sum of whoever is there (McMahan et al. 2017).
+
+    importance     Delta = sum_A d_i/p_i g_i               unbiased; the default
+    participants   Delta = sum_A n_i g_i / sum_A n_i       the classic mean over participants
+    normalised     Delta = sum_A d_i/p_i g_i / sum_A d_i/p_i    self-normalised (Hajek)
+
+Full participation is this rule with everybody active and p_i = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.options import Options, option
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Floats
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+
+AVERAGES = ("importance", "participants", "normalised")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgOptions(Options):
+    """Options of FedAvg."""
+
+    average: str = option(
+        "importance", "weights: d_i/p_i, the mean over participants, or Hajek", choices=AVERAGES
+    )
+
+
+@dataclass
+class Nothing(Component):
+    """The memory of a rule that remembers nothing."""
+
+
+def averaging_weights(active: Active, average: str) -> Floats:
+    """The factor of each g_i in the aggregate."""
+    weights = active.weights
+    if average == "participants":
+        weights = np.where(active.fresh, active.sizes, 0.0)
+    total = weights.sum()
+    return weights / total if average != "importance" and total > 0 else weights
+
+
+def weighted_sum(active: Active, weights: Floats) -> Outcome:
+    """weights @ g, for rules that hold no estimate of anybody."""
+    result = active.kernels.one_pass(active.updates, weights)
+    nothing = np.zeros(len(active))
+    return Outcome(
+        result.delta, result.delta_squared_norm, result.squared_norms, nothing, nothing, weights
+    )
+
+
+@final
+class FedAvg(Rule):
+    """The weighted sum of whoever is there."""
+
+    name: ClassVar[str] = "fedavg"
+    options_type: ClassVar[type[Options]] = FedAvgOptions
+    options: FedAvgOptions
+
+    @property
+    def weighs(self) -> bool:
+        return self.options.average != "participants"
+
+    def begin(self, clients: Clients) -> Component:
+        return Nothing()
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        return weighted_sum(active, averaging_weights(active, self.options.average))
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None: ...
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None: ...

@@ -1,0 +1,126 @@
+"""FedAWE: every client goes on from where it left off (Xiang et al. 2024).
+
+    an active client starts from w_i, the aggregate it received at the end of its last active round
+    w <- mean over A of  w_i + eta_g (t - tau_i) (w_i^E - w_i)
+    w_i <- w, tau_i <- t for i in A          (w_i: the initial model and tau_i = 0 before)
+
+The factor t - tau_i makes up for the rounds missed, so no probabilities are needed. Delta is
+w - (new w): the whole step, no server rate applies. The start travels as {"start": w_i} to each
+client; a round may also bring `starts` itself where clients keep their own. Memory N x d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.errors import RoundRefused
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.options import Options, option
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.memory import RowStore
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAWEOptions(Options):
+    """Options of FedAWE."""
+
+    rate: float = option(1.0, "eta_g: how far a client's own step reaches", above=0.0)
+
+
+@dataclass
+class FedAWEMemory(Component):
+    """The model each client goes on from, and when it was last active."""
+
+    initial: Array | None = None  # (d,)
+    models: RowStore = field(default_factory=RowStore)  # (N, d)
+    last: Table = field(default_factory=lambda: Table.empty(0))  # tau_i; 0: never active
+
+
+@final
+class FedAWE(Rule):
+    """Every client goes on from where it left off."""
+
+    name: ClassVar[str] = "fedawe"
+    options_type: ClassVar[type[Options]] = FedAWEOptions
+    own_rate: ClassVar[bool] = True
+    options: FedAWEOptions
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def begin(self, clients: Clients) -> Component:
+        return FedAWEMemory()
+
+    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+        own = memory.own
+        assert isinstance(own, FedAWEMemory)
+        if own.initial is None:  # before the first step everyone starts from the global model
+            return asked
+        slots = memory.clients.roster.preview(asked.train)
+        each = {
+            client: {"start": self._start(own, slot)}
+            for client, slot in zip(asked.train, slots, strict=True)
+        }
+        return replace(asked, each=each)
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        own = memory.own
+        assert isinstance(own, FedAWEMemory)
+        if active.model is None:
+            raise RoundRefused("FedAWE needs model: the global model the round started from")
+        count = max(len(active), 1)
+        gaps = active.number - own.last[active.slots]
+        weights = self.options.rate * gaps / count
+        if len(active) and active.starts is None:
+            rows = active.kernels.stack([self._start(own, s, active.model) for s in active.slots])
+        else:
+            rows = active.starts
+        # Delta = w - mean of starts + weights @ g
+        result = active.kernels.one_pass(
+            active.updates,
+            weights,
+            rows,
+            np.full(len(active), -1.0 / count),
+            base=active.model if len(active) else None,
+        )
+        nothing = np.zeros(len(active))
+        return Outcome(
+            result.delta, result.delta_squared_norm, result.squared_norms, nothing, nothing, weights
+        )
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        own = memory.own
+        assert isinstance(own, FedAWEMemory)
+        if own.initial is None:
+            own.initial = active.kernels.clone(active.model)
+        if not len(active):
+            return
+        members = len(memory.clients.sizes.values)
+        assert active.model is not None
+        moved = active.model - outcome.delta
+        own.models.reserve(active.slots, active.updates, members)
+        assert own.models.rows is not None
+        for slot in active.slots.tolist():
+            own.models.rows[slot] = moved
+        own.last[active.slots] = float(active.number)
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        assert isinstance(memory.own, FedAWEMemory)
+        memory.own.last[slots] = 0.0
+
+    @staticmethod
+    def _start(own: FedAWEMemory, slot: int, model: Array | None = None) -> Array:
+        if own.last[np.array([slot])][0] > 0:
+            assert own.models.rows is not None
+            return own.models.rows[slot]
+        return model if own.initial is None else own.initial

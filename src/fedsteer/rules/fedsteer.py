@@ -1,0 +1,269 @@
+"""FedSteer: old coordinates on today's basis (UAI 2026, Algorithm 1).
+
+The latest updates h_j of a small core set X are the basis, Q = [h_j / |h_j|]; of every client only
+its k coordinates s_i are kept. With K = Q^T Q:
+
+    1  estimate          g^_i = Q s_i                                    for everybody
+    2  aggregate         Delta = sum_i d_i g^_i + sum_A d_i/p_i (g_i - g^_i)
+    3  coordinates       s_i <- (K + lambda I)^-1 Q^T g_i                for i in A, this round's Q
+    4  basis             h_i <- g_i                                      for i in A and X
+
+Step 3 after step 2 keeps Delta unbiased (Proposition 1); refresh="before" is the other reading of
+Section 2.2.2. Computed as Delta = Q c + sum_A d_i/p_i g_i with c = u/n - sum_A d_i/p_i s_i and
+u = sum_i n_i s_i kept running: c is known before the updates are read, so one pass over them gives
+Delta, Q^T G, the norms and all that keeps K exact. Time O((k + m) d), memory O(k d + N k).
+
+With coordinates="own" (s_i = own_scale |h_i| e_i, X = everybody) this is FedVARP, or FedStale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.core_set_options import CoreSetOptions
+from fedsteer.rules.options import Options, option
+from fedsteer.rules.selection import (
+    Casting,
+    cast,
+    fill_vacant,
+    first_owners,
+    reselect,
+    search_snapshot,
+    warm_up_outcome,
+)
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats, Pass
+from fedsteer.steering.ridge import condition, ridge_solve
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.subspace import Subspace
+from fedsteer.steering.table import Table
+from fedsteer.steering.warmup import WarmUp
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSteerOptions(CoreSetOptions):
+    """Options of FedSteer."""
+
+    ridge: float = option(0.5, "lambda: keeps coordinates small and the system solvable", low=0.0)
+    refresh: str = option(
+        "after",
+        "coordinates of active clients: renewed after or before the aggregation",
+        choices=("after", "before"),
+    )
+    refresh_all_every: int | None = option(
+        None, "enforce: every so many rounds all reachable clients renew their coordinates", low=1
+    )
+    coordinates: str = option(
+        "ridge",
+        "ridge coordinates, or own_scale |h_i| on the client's own column",
+        choices=("ridge", "own"),
+    )
+    own_scale: float = option(1.0, "beta of coordinates='own': 1 is FedVARP", low=0.0)
+    magnitude: str = option(
+        "fixed",
+        "an estimate keeps its size from the last visit, or follows the columns' size",
+        choices=("fixed", "follow"),
+    )
+    basis: str = option(
+        "unit", "columns h/|h|, or h/k as in the authors' code", choices=("unit", "mean")
+    )
+    solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
+    cache: str | None = option(
+        None,
+        "type of the stored columns; default: that of the updates",
+        choices=("float16", "bfloat16", "float32", "float64"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.basis == "mean" and self.magnitude == "follow":
+            raise ConfigurationError("magnitude='follow' needs basis='unit'")
+
+
+@dataclass
+class FedSteerMemory(Component):
+    """The subspace, and what selecting it takes."""
+
+    subspace: Subspace
+    warm_up: WarmUp | None = None
+    sketches: Table | None = None  # (N, width), kept for reselect_every only
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What one computed round hands to its commit."""
+
+    result: Pass
+    casting: Casting
+    old: Floats  # (m, k) coordinates before
+    new: Floats  # (m, k) and after
+
+
+@final
+class FedSteer(Rule):
+    """Old coordinates on today's basis."""
+
+    name: ClassVar[str] = "fedsteer"
+    options_type: ClassVar[type[Options]] = FedSteerOptions
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
+    options: FedSteerOptions
+
+    def begin(self, clients: Clients) -> Component:
+        options = self.options
+        owners = first_owners(options, clients)
+        return FedSteerMemory(
+            Subspace.of(owners, basis=options.basis, magnitude=options.magnitude),
+            WarmUp(options.cycles) if options.warms_up else None,
+            Table.empty(0, options.width) if options.reselect_every else None,
+        )
+
+    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+        own = _own(memory)
+        if own.warm_up is not None:
+            return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
+        every = self.options.refresh_all_every
+        if every is None or (memory.clients.rounds + 1) % every:
+            return asked
+        here = set(asked.train)
+        return replace(asked, refresh=tuple(c for c in reachable if c not in here))
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        own = _own(memory)
+        if own.warm_up is not None:
+            return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
+        space, weights, total = own.subspace, active.weights, max(active.total, 1e-300)
+        casting = cast(self.options, space.owners, active, memory.clients.rounds)
+        old = space.read(active.slots)
+        if self.options.refresh == "after":
+            baseline = space.total + (active.sizes - active.old_sizes) @ old
+            result = self._sweep(space, active, casting, baseline / total - weights @ old)
+            new = self._coordinates(space, result, casting)
+            used = old
+        else:
+            result = self._sweep(space, active, casting, np.zeros_like(space.total))
+            new = used = self._coordinates(space, result, casting)
+            baseline = space.total + active.sizes @ new - active.old_sizes @ old
+            result = self._sweep(space, active, casting, baseline / total - weights @ new)
+        scaled = used * space.estimate_scale  # the estimates as combinations of raw columns
+        present = space.present > 0
+        return Outcome(
+            delta=result.delta,
+            delta_squared_norm=result.delta_squared_norm,
+            squared_norms=result.squared_norms,
+            estimate_products=np.sum(scaled.T * result.products, axis=0),
+            estimate_squares=np.sum(scaled @ space.gram * scaled, axis=1),
+            weights=weights,
+            condition=condition(space.scaled_gram(space.solve_scale)[np.ix_(present, present)]),
+            columns=int(present.sum()),
+            core_set=tuple(owner for owner in space.owners if owner is not None),
+            scratch=Scratch(result, casting, old, new),
+        )
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        own, options = _own(memory), self.options
+        if own.warm_up is not None:
+            return self._end_warm_up_round(memory, active, complete=outcome.scratch)
+        space, scratch = own.subspace, outcome.scratch
+        space.write(active.slots, scratch.new)
+        space.total = space.total + active.sizes @ scratch.new - active.old_sizes @ scratch.old
+        installed = fill_vacant(scratch.casting, space.owners, active, outcome.squared_norms)
+        if own.sketches is not None and len(active):
+            own.sketches[active.slots] = active.kernels.sketch(
+                active.updates, options.width, options.seed
+            )
+            if scratch.casting.reselecting and not installed:
+                installed = reselect(
+                    options, options.ridge, memory.clients, active, own.sketches, space.owners
+                )
+        space.renew(
+            scratch.result,
+            scratch.casting.gram_of,
+            scratch.casting.refreshed,
+            installed,
+            active.updates,
+            options.cache,
+        )
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        own = _own(memory)
+        space = own.subspace
+        space.total = space.total - sizes @ space.read(slots)
+        space.write(slots, np.zeros((len(slots), len(space.owners))))
+        leaving = {memory.clients.roster.name(int(slot)) for slot in slots}
+        for column, owner in enumerate(space.owners):
+            if owner in leaving:
+                space.vacate(column, keep_owner=self.options.core_set is not None)
+        if own.warm_up is not None:
+            own.warm_up.forget(slots)
+        if own.sketches is not None:
+            own.sketches[slots] = 0.0
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        if memory.like is None:
+            return None
+        return _own(memory).subspace.estimates(slots, memory.like)
+
+    def _sweep(
+        self, space: Subspace, active: Active, casting: Casting, coefficients: Floats
+    ) -> Pass:
+        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        result = active.kernels.one_pass(
+            active.updates,
+            active.weights,
+            space.rows,
+            coefficients * space.estimate_scale,
+            gram_of=casting.gram_of,
+            # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+            precise=self.options.ridge < 1e-3,
+        )
+        if space.rows is None:
+            result = replace(result, products=np.zeros((len(space.owners), len(active))))
+        return result
+
+    def _coordinates(self, space: Subspace, result: Pass, casting: Casting) -> Floats:
+        """(m, k) what is stored for the active clients from now on (step 3)."""
+        scale, follow = space.solve_scale, self.options.magnitude == "follow"
+        if self.options.coordinates == "ridge":
+            gram, right = space.scaled_gram(scale), scale[:, None] * result.products
+            solved = ridge_solve(gram, self.options.ridge, right, self.options.solver).T
+            return solved * scale if follow else solved
+        own = np.zeros((len(result.squared_norms), len(space.owners)))
+        norms = np.sqrt(result.squared_norms)
+        for column, position in casting.core:
+            # Relative to the column this step ends with: the client's own new update, unless it
+            # was asked only to refresh.
+            fresh = (column, position) in casting.refreshed
+            length = norms[position] if fresh else np.sqrt(space.gram[column, column])
+            if length > 0:
+                size = norms[position] / length if follow else norms[position]
+                own[position, column] = self.options.own_scale * size
+        return own
+
+    def _end_warm_up_round(self, memory: Memory, active: Active, *, complete: bool) -> None:
+        own, options = _own(memory), self.options
+        assert own.warm_up is not None
+        collected = own.warm_up.commit(memory.clients, active, complete)
+        if collected is None:
+            return
+        owners = search_snapshot(
+            options, options.ridge, memory.clients, collected, own.subspace.owners, own.warm_up.done
+        )
+        own.subspace = Subspace.of(owners, basis=options.basis, magnitude=options.magnitude)
+        if own.warm_up.over:
+            own.warm_up = None
+            if options.warm_start == "updates":
+                slots = memory.clients.roster.find([o for o in owners if o is not None])
+                own.subspace.load(collected.rows, slots, options.cache)
+
+
+def _own(memory: Memory) -> FedSteerMemory:
+    assert isinstance(memory.own, FedSteerMemory)
+    return memory.own

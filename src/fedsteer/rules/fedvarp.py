@@ -1,0 +1,70 @@
+"""FedVARP: the last update of every client as its estimate (Jhunjhunwala et al. 2022).
+
+    Delta = sum_i d_i h_i + sum_A d_i/p_i (g_i - h_i)
+    h_i <- g_i for i in A, starting at 0
+
+Memory N x d. The sum over all clients is kept running.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.memory import Recalled, UpdateMemory
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+
+
+def corrected(memory: Memory, active: Active) -> Outcome:
+    """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i); FedStale shares it."""
+    own = memory.own
+    assert isinstance(own, UpdateMemory)
+    recalled = own.recall(active, active.weights, minus=active.weights)
+    return recalled_outcome(recalled, active.weights)
+
+
+def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
+    """The outcome of a pass whose estimates are beta_i h_i."""
+    result = recalled.result
+    return Outcome(
+        delta=result.delta,
+        delta_squared_norm=result.delta_squared_norm,
+        squared_norms=result.squared_norms,
+        estimate_products=recalled.scales * recalled.dots,
+        estimate_squares=recalled.scales**2 * recalled.squares,
+        weights=weights,
+        scratch=recalled,
+    )
+
+
+@final
+class FedVARP(Rule):
+    """The last update of every client as its estimate."""
+
+    name: ClassVar[str] = "fedvarp"
+
+    def begin(self, clients: Clients) -> Component:
+        return UpdateMemory()
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        return corrected(memory, active)
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        assert isinstance(memory.own, UpdateMemory)
+        members = len(memory.clients.sizes.values)
+        memory.own.store_updates(active, outcome.scratch, np.ones(len(active)), members)
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        assert isinstance(memory.own, UpdateMemory)
+        memory.own.forget(slots, sizes)
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        assert isinstance(memory.own, UpdateMemory)
+        if memory.like is None:
+            return None
+        return memory.own.estimates(slots, memory.like)

@@ -1,0 +1,94 @@
+"""MIFA: the mean of everybody's last update (Gu et al. 2021).
+
+    h_i <- g_i for i in A
+    Delta = sum_i d_i h_i
+
+Needs no probabilities; biased by staleness. The original waits until every client has answered
+once (start="wait"); with start="zeros" the unheard count as 0, with "seen" the weights are those
+of the clients heard so far. Memory N x d.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.fedvarp import recalled_outcome
+from fedsteer.rules.options import Options, option
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.memory import UpdateMemory
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+
+
+@dataclass(frozen=True, kw_only=True)
+class MIFAOptions(Options):
+    """Options of MIFA."""
+
+    start: str = option(
+        "zeros",
+        "the unheard count as 0, are waited for, or left out",
+        choices=("zeros", "wait", "seen"),
+    )
+
+
+@dataclass
+class MIFAMemory(Component):
+    """Everybody's last update, and how much weight has been heard."""
+
+    updates: UpdateMemory = field(default_factory=UpdateMemory)
+    heard: float = 0.0  # sum of n_i over clients heard at least once
+
+
+@final
+class MIFA(Rule):
+    """The mean of everybody's last update."""
+
+    name: ClassVar[str] = "mifa"
+    options_type: ClassVar[type[Options]] = MIFAOptions
+    options: MIFAOptions
+
+    @property
+    def weighs(self) -> bool:
+        return False
+
+    def begin(self, clients: Clients) -> Component:
+        if self.options.start == "wait" and not clients.closed:
+            raise ConfigurationError('start="wait" needs sizes: whom should it wait for?')
+        return MIFAMemory()
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        own = memory.own
+        assert isinstance(own, MIFAMemory)
+        known = own.updates.squares[active.slots] >= 0
+        heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
+        if self.options.start == "seen":
+            active = replace(active, total=heard, shares=active.sizes / max(heard, 1e-300))
+        outcome = recalled_outcome(
+            own.updates.recall(active, active.shares, minus=active.shares), active.shares
+        )
+        waiting = self.options.start == "wait" and heard < active.total * (1 - 1e-12)
+        scratch = (outcome.scratch, heard)
+        return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        assert isinstance(memory.own, MIFAMemory)
+        recalled, memory.own.heard = outcome.scratch
+        members = len(memory.clients.sizes.values)
+        memory.own.updates.store_updates(active, recalled, np.ones(len(active)), members)
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        assert isinstance(memory.own, MIFAMemory)
+        memory.own.heard -= float(sizes[memory.own.updates.squares[slots] >= 0].sum())
+        memory.own.updates.forget(slots, sizes)
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        assert isinstance(memory.own, MIFAMemory)
+        if memory.like is None:
+            return None
+        return memory.own.updates.estimates(slots, memory.like)

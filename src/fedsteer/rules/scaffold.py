@@ -1,0 +1,109 @@
+"""SCAFFOLD: control variates against client drift (Karimireddy et al. 2020, option II).
+
+    local step     y <- y - eta (grad - c_i + c)
+    client control c_i' = c_i - c + (w_sent - y) / (steps_i eta)
+    model          Delta = sum_A n_i g_i / sum_A n_i     (or importance weighted)
+    server control c <- c + sum_A d_i (c_i' - c_i)
+
+c travels as {"control": c} to everyone, c_i as {"control": c_i} to each client, both left out
+while they are zero. Memory (N + 1) x d where the server keeps the c_i, as here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from fedsteer.errors import RoundRefused
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
+from fedsteer.rules.options import Options, option
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.memory import RowStore
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaffoldOptions(Options):
+    """Options of SCAFFOLD."""
+
+    local_rate: float = option(0.1, "eta: the clients' learning rate", above=0.0)
+    average: str = option("participants", "weights of the model step", choices=AVERAGES)
+
+
+@dataclass
+class ScaffoldMemory(Component):
+    """c and the c_i."""
+
+    control: Array | None = None  # (d,) float64
+    controls: RowStore = field(default_factory=RowStore)  # (N, d)
+    known: Table = field(default_factory=lambda: Table.empty(0))  # 1: there is a c_i
+
+
+@final
+class Scaffold(Rule):
+    """Control variates against client drift."""
+
+    name: ClassVar[str] = "scaffold"
+    options_type: ClassVar[type[Options]] = ScaffoldOptions
+    options: ScaffoldOptions
+
+    @property
+    def weighs(self) -> bool:
+        return self.options.average != "participants"
+
+    def begin(self, clients: Clients) -> Component:
+        return ScaffoldMemory()
+
+    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+        own = memory.own
+        assert isinstance(own, ScaffoldMemory)
+        if own.control is None:
+            return asked
+        slots = memory.clients.roster.find(asked.train)
+        known = [slot >= 0 and bool(own.known[np.array([slot])][0]) for slot in slots]
+        each = {
+            client: {"control": own.controls.rows[slot]}  # type: ignore[index]
+            for client, slot, has in zip(asked.train, slots, known, strict=True)
+            if has
+        }
+        return replace(asked, shared={"control": own.control}, each=each)
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        if len(active) and active.steps is None:
+            raise RoundRefused("SCAFFOLD needs steps: each client's number of local steps")
+        return weighted_sum(active, averaging_weights(active, self.options.average))
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        own = memory.own
+        assert isinstance(own, ScaffoldMemory)
+        if not len(active):
+            return
+        assert active.steps is not None
+        kernels = active.kernels
+        if own.control is None:
+            own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
+        rates = 1.0 / (active.steps * self.options.local_rate)
+        own.controls.reserve(active.slots, active.updates, len(memory.clients.sizes.values))
+        rows = own.controls.rows
+        assert rows is not None
+        for index, slot in enumerate(active.slots.tolist()):
+            rows[slot] += float(rates[index]) * active.updates[index] - own.control
+        own.known[active.slots] = 1.0
+        own.control *= 1.0 - float(active.shares.sum())
+        kernels.add_rows(own.control, active.shares * rates, active.updates)
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        own = memory.own
+        assert isinstance(own, ScaffoldMemory)
+        if own.controls.rows is not None:
+            inside = slots[slots < len(own.controls.rows)]
+            own.controls.rows[inside] = 0
+        own.known[slots] = 0.0

@@ -1,0 +1,174 @@
+"""Who forms the core set: before the first round, after a warm-up cycle, and while training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.base import Memory, Outcome
+from fedsteer.rules.core_set_options import CoreSetOptions
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.coreset import Snapshot, search
+from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.roster import ClientId, id_order
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.table import Table
+from fedsteer.steering.warmup import Collected, WarmUp
+
+Owners = list[ClientId | None]
+"""Whose update each column is; None is a vacant column."""
+
+MOST_TARGETS = 1_000
+"""Clients whose sketches a re-selection looks at; more would make it cost O(N^2)."""
+
+
+def first_owners(options: CoreSetOptions, clients: Clients) -> Owners:
+    """Column owners before the first round; None is a vacant column."""
+    if options.core_set is not None:
+        return list(options.core_set)
+    if options.select == "online":
+        return [None] * options.core_size
+    if options.select == "frequent":
+        assert options.frequencies is not None
+        table = options.frequencies
+        ranked = sorted(table, key=lambda client: (-table[client], id_order(client)))
+        return list(ranked[: options.core_size])
+    if not clients.closed:
+        raise ConfigurationError(
+            f"select={options.select!r} needs sizes: it must know all clients from the start; "
+            "use select='online'"
+        )
+    members = clients.members()
+    draw = generator(options.seed, "first core set")
+    size = min(options.core_size, len(members))
+    return [members[i] for i in draw.choice(len(members), size, replace=False)]
+
+
+def search_snapshot(
+    options: CoreSetOptions,
+    ridge: float,
+    clients: Clients,
+    collected: Collected,
+    owners: Owners,
+    cycle: int,
+) -> Owners:
+    """The core set after one warm-up cycle, warm-started from the last one."""
+    columns = slice(*options.search_columns) if options.search_columns else slice(None)
+    weights = _search_weights(options.objective, collected.shares, collected.probabilities)
+    unit_targets = options.objective == "authors"
+    snapshot = Snapshot.of(collected.gram(columns), weights, unit_targets=unit_targets)
+    draw = generator(options.seed, "core-set search", round=cycle)
+    place = {int(slot): index for index, slot in enumerate(collected.slots)}
+    known = [owner for owner in owners if owner is not None]
+    start = [place[s] for s in clients.roster.find(known).tolist() if s in place]
+    # A core client that left or never sent anything gives its place to a random one.
+    start = [index for index in start if index in snapshot.usable]
+    spare = np.setdiff1d(snapshot.usable, start)
+    fill = min(len(owners) - len(start), len(spare))
+    start += draw.choice(spare, fill, replace=False).tolist() if fill > 0 else []
+    candidates = None
+    if options.candidates is not None:
+        count = min(options.candidates, len(collected.slots))
+        candidates = draw.choice(len(collected.slots), count, replace=False)
+    found = search(snapshot, np.array(start, np.int64), ridge, options.swaps, candidates)
+    return [clients.roster.name(int(collected.slots[index])) for index in found]
+
+
+@dataclass(frozen=True)
+class Casting:
+    """Which clients of a round touch which columns."""
+
+    core: list[tuple[int, int]]  # (column, position) of every core client that answered
+    refreshed: list[tuple[int, int]]  # those whose new update becomes the column
+    candidates: list[int]  # positions that could take a column over
+    reselecting: bool
+
+    @property
+    def gram_of(self) -> Integers:
+        """Positions whose mutual products the pass must take to keep the Gram matrix exact."""
+        return np.unique([i for _, i in self.refreshed] + self.candidates).astype(np.int64)
+
+
+def cast(options: CoreSetOptions, owners: Owners, active: Active, rounds: int) -> Casting:
+    """Before the pass: who could end up in a column after `rounds` training rounds."""
+    column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
+    core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
+    others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
+    reselecting = options.reselect_every is not None and (rounds + 1) % options.reselect_every == 0
+    if not reselecting:
+        # In the order of slots, so that the order of the round's list does not matter.
+        others = sorted(others, key=lambda i: active.slots[i])[: owners.count(None)]
+    return Casting(core, [(c, i) for c, i in core if active.fresh[i]], others, reselecting)
+
+
+def fill_vacant(
+    casting: Casting, owners: Owners, active: Active, squared_norms: Floats
+) -> list[tuple[int, int, ClientId]]:
+    """(column, position, client): first seen, first in, until k columns are there."""
+    vacant = [column for column, owner in enumerate(owners) if owner is None]
+    usable = [i for i in casting.candidates if squared_norms[i] > 0]
+    return [(c, i, active.clients[i]) for c, i in zip(vacant, usable, strict=False)]
+
+
+def reselect(
+    options: CoreSetOptions,
+    ridge: float,
+    clients: Clients,
+    active: Active,
+    sketches: Table,
+    owners: Owners,
+) -> list[tuple[int, int, ClientId]]:
+    """(column, position, client) swaps that sketches of past updates recommend.
+
+    Only clients in hand can come in: of all others there is no update to put into a column.
+    """
+    everybody = np.arange(len(sketches.values))
+    members = clients.sizes[everybody] > 0
+    seen = np.flatnonzero(np.any(sketches.values != 0, axis=1) & members)
+    if len(seen) > MOST_TARGETS:
+        draw = generator(options.seed, "re-selection targets", round=active.number)
+        seen = draw.choice(seen, MOST_TARGETS, replace=False)
+    occupied = [column for column, owner in enumerate(owners) if owner is not None]
+    holders = clients.roster.preview([owner for owner in owners if owner is not None])
+    slots = np.unique(np.concatenate([seen, holders, active.slots]))
+    sizes = clients.sizes[slots]
+    snapshot = Snapshot.of(
+        sketches[slots] @ sketches[slots].T, sizes / max(float(sizes.sum()), 1e-300)
+    )
+    start = np.searchsorted(slots, holders)
+    in_hand = np.searchsorted(slots, active.slots[active.fresh])
+    found = search(snapshot, start, ridge, options.swaps, in_hand)
+    position = {int(slot): i for i, slot in enumerate(active.slots)}
+    swaps = [
+        (column, position[int(slots[new])])
+        for column, old, new in zip(occupied, start, found, strict=True)
+        if old != new
+    ]
+    return [(column, i, active.clients[i]) for column, i in swaps]
+
+
+def warm_up_outcome(memory: Memory, warm_up: WarmUp, active: Active, reinitialise: bool) -> Outcome:
+    """A warm-up round: hold, or move by the full aggregate once everybody has answered."""
+    result, complete = warm_up.compute(memory.clients, active)
+    last = complete and warm_up.done + 1 >= warm_up.cycles
+    nothing = np.zeros(len(active))
+    return Outcome(
+        result.delta,
+        result.delta_squared_norm,
+        result.squared_norms,
+        nothing,
+        nothing,
+        weights=active.shares if complete else nothing,
+        action="restart" if last and reinitialise else "move" if complete else "hold",
+        phase="warm-up",
+        scratch=complete,
+    )
+
+
+def _search_weights(objective: str, shares: Floats, probabilities: Floats) -> Floats:
+    if objective == "variance":
+        return shares**2 * (1 - probabilities) / probabilities
+    return shares**2 / probabilities if objective == "authors" else shares

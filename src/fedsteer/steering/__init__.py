@@ -1,0 +1,1 @@
+"""What the rules share: client bookkeeping, subspace, core-set search, safeguards, kernels."""

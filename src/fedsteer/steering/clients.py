@@ -1,0 +1,196 @@
+"""Who there is and what each client weighs.
+
+With sizes given at the start the population is closed: d_i = n_i / sum n, and a newcomer must
+bring its size. Without, it is open: n is the running mean over rounds of sum_A n_i/p_i, which
+estimates the size of the whole population without bias from the first round on (the sum over
+clients seen so far would weigh the first rounds many times too much). Rules that do not use p_i
+have no such estimate; for them n is the sum over the clients seen so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.steering.kernels import Floats, Integers, kernels_for
+from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.probability import ProbabilitySource
+from fedsteer.steering.roster import ClientId, Roster
+from fedsteer.steering.rounds import Active, Faults, Round, plain_id
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
+
+
+@dataclass
+class Clients(Component):
+    """Ids, sizes and visits; with them the probability source and the norm bound."""
+
+    dim: int
+    roster: Roster
+    sizes: Table  # n_i; 0: not a member
+    closed: bool
+    source: Component
+    bound: NormBound | None = None
+    total: float = 0.0  # sum of n_i over members
+    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i (open)
+    rounds: int = 0  # training rounds so far
+    number: int = 0  # of the last round
+    last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
+
+    @property
+    def probability(self) -> ProbabilitySource:
+        """The probability source under its protocol."""
+        return cast(ProbabilitySource, self.source)
+
+    def members(self) -> list[ClientId]:
+        """Everyone who belongs to the population now."""
+        ids = self.roster.everyone()
+        present = self.sizes[self.roster.find(ids)] > 0
+        return [client for client, here in zip(ids, present, strict=True) if here]
+
+    def inspect(self, round: Round) -> Faults:
+        """Unknown clients: nobody can say what they weigh."""
+        if round.number <= self.number:
+            raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
+        if not self.closed or round.sizes is not None:
+            return {}
+        known = self._sizes_of(self.roster.find(round.clients)) > 0
+        reason = "is unknown: pass sizes with the round to let it join"
+        return {int(i): reason for i in np.flatnonzero(~known)}
+
+    def activate(self, round: Round, *, weighs: bool, max_weight: float | None) -> Active:
+        """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
+        slots = self.roster.preview(round.clients)
+        count = len(slots)
+        only_refresh = set(round.refresh or ())
+        fresh = np.array([client not in only_refresh for client in round.clients], dtype=bool)
+        old_sizes = self.sizes[slots]
+        sizes = np.where(old_sizes > 0, old_sizes, 1.0) if round.sizes is None else round.sizes
+        given = round.probabilities
+        if weighs:
+            inverse = self.probability.inverse(slots, round.number, given)
+        else:
+            inverse = np.ones(count) if given is None else 1.0 / given
+        if self.closed or not weighs:
+            total = self.total + float((sizes - old_sizes).sum())
+        else:
+            total = (self.mass + float((sizes * inverse)[fresh].sum())) / (self.rounds + 1)
+        shares = sizes / total if total > 0 else np.zeros(count)
+        weights = np.where(fresh, shares * inverse, 0.0)
+        if max_weight is not None:
+            weights = np.minimum(weights, max_weight)
+        seen = self.last_seen[slots]
+        return Active(
+            number=round.number,
+            clients=tuple(round.clients),
+            slots=slots,
+            updates=round.updates,
+            kernels=kernels_for(round.updates),
+            fresh=fresh,
+            sizes=sizes,
+            old_sizes=old_sizes,
+            total=total,
+            shares=shares,
+            inverse=inverse,
+            weights=weights,
+            staleness=np.where(seen > 0, round.number - seen, np.nan),
+            steps=round.steps,
+            starts=round.starts,
+            model=round.model,
+        )
+
+    def commit(self, active: Active, *, training: bool, norms: Floats) -> None:
+        """Take in the round. Warm-up rounds (`training` False) count no participation."""
+        newcomers = active.old_sizes <= 0
+        self.roster.enrol(active.clients)
+        if newcomers.any():
+            self.probability.join(active.slots[newcomers], active.number)
+        if self.bound is not None:
+            self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
+        self.sizes[active.slots] = active.sizes
+        self.total += float((active.sizes - active.old_sizes).sum())
+        if training:
+            if not self.closed:
+                self.mass += float((active.sizes * active.inverse)[active.fresh].sum())
+            self.rounds += 1
+            self.probability.observe(active.slots[active.fresh], active.number)
+        self.last_seen[active.slots] = active.number
+        self.number = active.number
+
+    def resolve(self, clients: Sequence[ClientId]) -> tuple[list[ClientId], Integers]:
+        """Plain ids and slots of members; a stranger is refused."""
+        names = [plain_id(client) for client in clients]
+        slots = self.roster.find(names)
+        absent = [
+            name for name, size in zip(names, self._sizes_of(slots), strict=True) if size <= 0
+        ]
+        if absent:
+            raise RoundRefused(f"client {absent[0]!r} is not a member", absent)
+        return names, slots
+
+    def leave(self, clients: Sequence[ClientId]) -> None:
+        """These members are gone, with all that was known of them."""
+        names, slots = self.resolve(clients)
+        sizes = self.sizes[slots]
+        if self.bound is not None:
+            self.bound.forget(slots, sizes)
+        self.probability.forget(slots)
+        self.total -= float(sizes.sum())
+        self.sizes[slots] = 0.0
+        self.last_seen[slots] = 0
+        self.roster.remove(names)
+
+    def _sizes_of(self, slots: Integers) -> Floats:
+        sizes: Floats = np.where(slots >= 0, self.sizes[np.maximum(slots, 0)], 0.0)
+        return sizes
+
+
+def enrol_population(
+    dim: int, sizes: Sizes | None, source: Component, bound: NormBound | None
+) -> Clients:
+    """The clients known before the first round."""
+    if dim < 1:
+        raise ConfigurationError(f"dim must be at least 1, not {dim}")
+    roster = Roster()
+    table = Table.empty(0)
+    total = 0.0
+    if sizes is not None:
+        values = np.array(
+            list(sizes.values()) if isinstance(sizes, Mapping) else sizes, dtype=np.float64
+        )
+        if values.ndim != 1 or not len(values):
+            raise ConfigurationError("sizes must be one positive number per client")
+        if not (np.isfinite(values) & (values > 0)).all():
+            worst = int(np.flatnonzero(~(np.isfinite(values) & (values > 0)))[0])
+            raise ConfigurationError(f"sizes must be positive, client {worst} has {values[worst]}")
+        if isinstance(sizes, Mapping):
+            roster.enrol([plain_id(client) for client in sizes])
+            # `enrol` hands out slots in id order, whatever the order of the mapping.
+            table = Table(values[np.argsort(roster.find(list(sizes)))])
+        else:
+            roster = Roster(dense=len(values))
+            table = Table(values.copy())
+        total = float(values.sum())
+    clients = Clients(
+        dim=dim,
+        roster=roster,
+        sizes=table,
+        closed=sizes is not None,
+        source=source,
+        bound=bound,
+        total=total,
+        last_seen=Table(np.zeros(len(table.values), np.int64)),
+    )
+    clients.probability.join(np.arange(len(table.values)), 0)
+    return clients
+
+
+def explain(faults: Faults, clients: Sequence[Any]) -> str:
+    """One line that names every client at fault."""
+    return "; ".join(f"client {clients[i]!r} {reason}" for i, reason in sorted(faults.items()))

@@ -1,0 +1,168 @@
+"""The kernels in NumPy. See `Kernels` for what each function means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
+
+# OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
+# it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
+SMALL_PRODUCT = 1_000_000
+BLOCK = 65_536
+
+
+def _blocks(dim: int, outputs: int = 1) -> Iterator[slice]:
+    size = int(np.clip(SMALL_PRODUCT // max(outputs, 1), 2_048, BLOCK))
+    for start in range(0, dim, size):
+        yield slice(start, min(start + size, dim))
+
+
+def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
+    return np.float64 if dtype == np.float64 else np.float32
+
+
+def one_pass(
+    updates: NDArray[Any],
+    weights: Floats,
+    basis: NDArray[Any] | None = None,
+    coefficients: Floats | None = None,
+    *,
+    rows: Integers | None = None,
+    base: NDArray[Any] | None = None,
+    base_scale: float = 1.0,
+    gram_of: Integers | None = None,
+    precise: bool = False,
+) -> Pass:
+    count, dim = updates.shape
+    width = 0 if basis is None else len(basis) if rows is None else len(rows)
+    chosen = np.empty(0, np.int64) if gram_of is None else gram_of
+    every = len(chosen) == count and np.array_equal(chosen, np.arange(count))
+    work = np.float64 if precise else _wide(updates.dtype)
+    weigh = weights.astype(work)
+    steer = (np.zeros(0) if coefficients is None else coefficients).astype(work)
+
+    delta = np.empty(dim, _wide(updates.dtype))
+    products = np.zeros((width, count))
+    squared_norms = np.zeros(count)
+    gram = np.zeros((len(chosen), len(chosen)))
+    delta_squared_norm = 0.0
+    # A bad client shows as a non-finite norm; the warnings on the way there say nothing more.
+    with np.errstate(invalid="ignore", over="ignore"):
+        for block in _blocks(dim, max(width, len(chosen)) * count):
+            fresh = updates[:, block].astype(work, copy=False)
+            out = weigh @ fresh
+            if width:
+                assert basis is not None
+                known = basis[:, block] if rows is None else basis[rows, block]
+                known = known.astype(work, copy=False)
+                products += known @ fresh.T
+                out += steer @ known
+            if base is not None:
+                out += base_scale * base[block]
+            squared_norms += np.vecdot(fresh, fresh)
+            if len(chosen):
+                # The copy keeps NumPy from calling syrk, which is slower here than gemm.
+                part = fresh.copy() if every else fresh[chosen]
+                gram += part @ (fresh.T if every else part.copy().T)
+            delta_squared_norm += float(out @ out)
+            delta[block] = out
+    return Pass(delta, products, squared_norms, gram, delta_squared_norm)
+
+
+def write_rows(
+    target: NDArray[Any], slots: Integers, updates: NDArray[Any], rows: Integers
+) -> None:
+    for slot, row in zip(slots, rows, strict=True):
+        target[slot] = updates[row]
+
+
+def add_rows(
+    target: NDArray[Any], weights: Floats, rows_of: NDArray[Any], rows: Integers | None = None
+) -> None:
+    for block in _blocks(len(target)):
+        part = rows_of[:, block] if rows is None else rows_of[rows, block]
+        target[block] += weights @ part.astype(np.float64, copy=False)
+
+
+def combine(matrix: Floats, updates: NDArray[Any]) -> NDArray[Any]:
+    work = _wide(updates.dtype)
+    return matrix.astype(work) @ updates.astype(work, copy=False)
+
+
+def gram(updates: NDArray[Any], columns: slice = slice(None)) -> Floats:
+    return products(updates[:, columns], updates[:, columns])
+
+
+def products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
+    result = np.zeros((len(left), len(right)))
+    for block in _blocks(left.shape[1]):
+        result += left[:, block].astype(np.float64) @ right[:, block].astype(np.float64).T
+    return result
+
+
+def sketch(updates: NDArray[Any], width: int, seed: int) -> Floats:
+    count, dim = updates.shape
+    signs = sketch_signs(dim, seed)
+    whole = dim - dim % width
+    result = np.empty((count, width))
+    for row, update in zip(result, updates, strict=True):
+        signed = update.astype(_wide(updates.dtype), copy=False) * signs
+        row[:] = signed[:whole].reshape(-1, width).sum(axis=0)
+        row[: dim - whole] += signed[whole:]
+    return result
+
+
+def allocate(shape: tuple[int, ...], like: NDArray[Any] | None, dtype: str) -> NDArray[Any]:
+    return np.zeros(shape, _dtype(dtype))
+
+
+def grow(array: NDArray[Any], length: int) -> NDArray[Any]:
+    grown = np.zeros((length, *array.shape[1:]), array.dtype)
+    grown[: len(array)] = array
+    return grown
+
+
+def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:
+    return array.copy(), array.dtype.name
+
+
+def from_host(array: NDArray[Any], dtype: str, like: object) -> NDArray[Any]:
+    return array.astype(_dtype(dtype), copy=True)
+
+
+def clone(array: NDArray[Any]) -> NDArray[Any]:
+    return array.copy()
+
+
+def check(updates: NDArray[Any]) -> str | None:
+    if not isinstance(updates, np.ndarray):
+        return f"updates must be a NumPy array or torch tensor, not {type(updates).__name__}"
+    if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
+        return f"updates must be float16, float32 or float64, not {updates.dtype}"
+    return None
+
+
+def plain(updates: NDArray[Any]) -> NDArray[Any]:
+    return updates
+
+
+def stack(updates: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return np.stack([np.asarray(update) for update in updates])
+
+
+def dtype_name(array: NDArray[Any]) -> str:
+    return array.dtype.name
+
+
+def nbytes(array: NDArray[Any]) -> int:
+    return array.nbytes
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    # NumPy has no bfloat16; float16 would lose range, so such a cache is kept in float32 here.
+    return np.dtype("float32" if name == "bfloat16" else name)

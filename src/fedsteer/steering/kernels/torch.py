@@ -1,0 +1,180 @@
+"""The kernels in torch, on whatever device the updates live. See `Kernels`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
+
+# On a CPU blocks stay in cache; on a GPU one block is large enough to fill the chip and small
+# enough that its float32 products, summed in float64 over blocks, keep their precision.
+CPU_BLOCK = 65_536
+GPU_BLOCK = 1 << 21
+
+
+def _blocks(dim: int, device: torch.device) -> Iterator[slice]:
+    size = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
+    for start in range(0, dim, size):
+        yield slice(start, min(start + size, dim))
+
+
+def _wide(array: Tensor) -> torch.dtype:
+    return torch.float64 if array.dtype == torch.float64 else torch.float32
+
+
+def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(values, dtype=dtype, device=like.device)
+
+
+def _host(array: Tensor) -> Floats:
+    result: Floats = array.double().cpu().numpy()
+    return result
+
+
+def one_pass(
+    updates: Tensor,
+    weights: Floats,
+    basis: Tensor | None = None,
+    coefficients: Floats | None = None,
+    *,
+    rows: Integers | None = None,
+    base: Tensor | None = None,
+    base_scale: float = 1.0,
+    gram_of: Integers | None = None,
+    precise: bool = False,
+) -> Pass:
+    count, dim = updates.shape
+    width = 0 if basis is None else len(basis) if rows is None else len(rows)
+    chosen = None if gram_of is None or not len(gram_of) else gram_of
+    work = torch.float64 if precise else _wide(updates)
+    weigh = _beside(weights, updates, work)
+    steer = _beside(np.zeros(0) if coefficients is None else coefficients, updates, work)
+    picked = None if rows is None else _beside(rows, updates, torch.int64)
+    core = None if chosen is None else _beside(chosen, updates, torch.int64)
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=updates.device)
+
+    delta = torch.empty(dim, dtype=_wide(updates), device=updates.device)
+    products, squared_norms, squared = zeros(width, count), zeros(count), zeros()
+    gram = zeros(0, 0) if core is None else zeros(len(core), len(core))
+    for block in _blocks(dim, updates.device):
+        fresh = updates[:, block].to(work)
+        out = weigh @ fresh
+        if width:
+            assert basis is not None
+            known = basis[:, block] if picked is None else basis[picked, block]
+            known = known.to(work)
+            products += known @ fresh.T
+            out += steer @ known
+        if base is not None:
+            out += base_scale * base[block]
+        squared_norms += torch.linalg.vecdot(fresh, fresh)
+        if core is not None:
+            part = fresh[core]
+            gram += part @ part.T
+        squared += out @ out
+        delta[block] = out
+    return Pass(delta, _host(products), _host(squared_norms), _host(gram), float(squared))
+
+
+def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
+    for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
+        target[slot].copy_(updates[row])
+
+
+def add_rows(
+    target: Tensor, weights: Floats, rows_of: Tensor, rows: Integers | None = None
+) -> None:
+    weigh = _beside(weights, target, torch.float64)
+    picked = None if rows is None else _beside(rows, rows_of, torch.int64)
+    for block in _blocks(len(target), target.device):
+        part = rows_of[:, block] if picked is None else rows_of[picked, block]
+        target[block] += weigh @ part.double()
+
+
+def combine(matrix: Floats, updates: Tensor) -> Tensor:
+    work = _wide(updates)
+    return _beside(matrix, updates, work) @ updates.to(work)
+
+
+def gram(updates: Tensor, columns: slice = slice(None)) -> Floats:
+    return products(updates[:, columns], updates[:, columns])
+
+
+def products(left: Tensor, right: Tensor) -> Floats:
+    result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
+    for block in _blocks(left.shape[1], left.device):
+        result += left[:, block].double() @ right[:, block].double().T
+    return _host(result)
+
+
+@lru_cache(maxsize=4)
+def _signs(dim: int, seed: int, device: torch.device) -> Tensor:
+    return torch.tensor(sketch_signs(dim, seed), device=device)
+
+
+def sketch(updates: Tensor, width: int, seed: int) -> Floats:
+    dim = updates.shape[1]
+    signed = updates.to(_wide(updates)) * _signs(dim, seed, updates.device)
+    whole = dim - dim % width
+    result = signed[:, :whole].reshape(len(updates), -1, width).sum(dim=1)
+    result[:, : dim - whole] += signed[:, whole:]
+    return _host(result)
+
+
+def allocate(shape: tuple[int, ...], like: Tensor, dtype: str) -> Tensor:
+    return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
+
+
+def grow(array: Tensor, length: int) -> Tensor:
+    grown = array.new_zeros((length, *array.shape[1:]))
+    grown[: len(array)] = array
+    return grown
+
+
+def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
+    host = array.detach().cpu()
+    if host.dtype == torch.bfloat16:
+        return host.view(torch.uint16).numpy().copy(), "bfloat16"
+    return host.numpy().copy(), dtype_name(array)
+
+
+def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
+    result = torch.tensor(array)
+    if dtype == "bfloat16":
+        result = result.view(torch.bfloat16)
+    return result if like is None else result.to(like.device)
+
+
+def clone(array: Tensor) -> Tensor:
+    return array.detach().clone()
+
+
+def check(updates: Tensor) -> str | None:
+    if not updates.is_floating_point() or updates.dtype.itemsize == 1:
+        return f"updates must be float16, bfloat16, float32 or float64, not {updates.dtype}"
+    return None
+
+
+def plain(updates: Tensor) -> Tensor:
+    return updates.detach()
+
+
+def stack(updates: Sequence[Tensor]) -> Tensor:
+    return torch.stack(tuple(updates))
+
+
+def dtype_name(array: Tensor) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def nbytes(array: Tensor) -> int:
+    return int(array.numel() * array.element_size())

@@ -1,0 +1,132 @@
+"""One d-sized row per client: what the N x d rules keep.
+
+`RowStore` holds the rows; `UpdateMemory` adds what FedVARP, FedStale and MIFA share: the last
+update h_i of every client, a scale beta_i on it, and the running sum of n_i beta_i h_i, so that a
+round costs O(m d) and not O(N d).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+
+@dataclass
+class RowStore(Component):
+    """(capacity, d) rows by slot, of the library and device of the first update stored."""
+
+    rows: Array | None = None
+
+    def reserve(self, slots: Integers, like: Array, expected: int) -> None:
+        """Make room for these slots; `expected` members size the first allocation."""
+        kernels = kernels_for(like)
+        needed = int(slots.max()) + 1 if len(slots) else 0
+        if self.rows is None:
+            shape = (max(needed, expected), like.shape[1])
+            self.rows = kernels.allocate(shape, like, kernels.dtype_name(like))
+        elif needed > len(self.rows):
+            self.rows = kernels.grow(self.rows, max(needed, 2 * len(self.rows)))
+
+    def write(self, slots: Integers, updates: Array, expected: int) -> None:
+        """rows[slots] = updates."""
+        self.reserve(slots, updates, expected)
+        kernels_for(updates).write_rows(self.rows, slots, updates, np.arange(len(slots)))
+
+    def gather(self, slots: Integers, known: Any, like: Array) -> Array:
+        """(m, d) rows of these slots, zeros where not `known`."""
+        if self.rows is None or not known.any():
+            kernels = kernels_for(like)
+            return kernels.allocate((len(slots), like.shape[1]), like, kernels.dtype_name(like))
+        inside = np.where(known, slots, 0)
+        rows = self.rows[inside]
+        rows[~known] = 0
+        return rows
+
+
+@dataclass
+class UpdateMemory(Component):
+    """h_i, beta_i and the running sum of n_i beta_i h_i."""
+
+    store: RowStore = field(default_factory=RowStore)
+    squares: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # |h_i|^2; -1: none
+    scales: Table = field(default_factory=lambda: Table.empty(0))  # beta_i
+    base: Array | None = None  # (d,) float64: float32 would drift over many rounds
+
+    def recall(self, active: Active, weights: Floats, minus: Floats) -> Recalled:
+        """Delta = sum_i d_i beta_i h_i + weights @ g - minus @ (beta h), in one pass.
+
+        The first sum runs over all clients with this round's sizes.
+        """
+        squares = self.squares[active.slots]
+        known = squares >= 0
+        scales = np.where(known, self.scales[active.slots], 0.0)
+        coefficients = scales * ((active.sizes - active.old_sizes) * _inverse(active.total) - minus)
+        result = active.kernels.one_pass(
+            active.updates,
+            weights,
+            self.store.rows if known.any() else None,
+            coefficients[known],
+            rows=active.slots[known],
+            base=self.base,
+            base_scale=_inverse(active.total),
+        )
+        dots = np.zeros(len(active))
+        dots[known] = result.products[np.arange(int(known.sum())), np.flatnonzero(known)]
+        return Recalled(result, known, dots, np.where(known, squares, 0.0), scales)
+
+    def store_updates(
+        self, active: Active, recalled: Recalled, scales: Floats, expected: int
+    ) -> None:
+        """h_i <- g_i and beta_i <- scales for the active clients."""
+        if not len(active):
+            return
+        kernels, slots, known = active.kernels, active.slots, recalled.known
+        if self.base is None:
+            self.base = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
+        if known.any():
+            old = -(active.old_sizes * recalled.scales)[known]
+            kernels.add_rows(self.base, old, self.store.rows, slots[known])
+        kernels.add_rows(self.base, active.sizes * scales, active.updates)
+        self.store.write(slots, active.updates, expected)
+        self.squares[slots] = recalled.result.squared_norms
+        self.scales[slots] = scales
+
+    def forget(self, slots: Integers, sizes: Floats) -> None:
+        """These clients leave, of these sizes."""
+        known = self.squares[slots] >= 0
+        if known.any():
+            kernels = kernels_for(self.base)
+            weights = -(sizes * self.scales[slots])[known]
+            kernels.add_rows(self.base, weights, self.store.rows, slots[known])
+        self.squares[slots] = -1.0
+
+    def estimates(self, slots: Integers, like: Array) -> Array:
+        """(m, d) beta_i h_i."""
+        known = self.squares[slots] >= 0
+        rows = self.store.gather(slots, known, like)
+        scales = self.scales[slots]
+        for index in np.flatnonzero(known):
+            rows[index] *= float(scales[index])
+        return rows
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """A pass over the active clients and their stored updates."""
+
+    result: Pass
+    known: Any  # (m,) bool: there was an h_i
+    dots: Floats  # (m,) g_i . h_i
+    squares: Floats  # (m,) |h_i|^2
+    scales: Floats  # (m,) beta_i before this round
+
+
+def _inverse(total: float) -> float:
+    return 1.0 / total if total > 0 else 0.0

@@ -1,0 +1,77 @@
+"""Server optimisers: what turns an aggregate into a step of the model.
+
+With Delta the aggregate (a pseudo-gradient: w_sent - w_returned) and eta_s the server rate:
+
+    sgd        w <- w - eta_s Delta
+    momentum   m <- beta1 m + Delta;                          w <- w - eta_s m
+    adam       m <- beta1 m + (1 - beta1) Delta, v <- beta2 v + (1 - beta2) Delta^2
+    yogi       m as adam, v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
+               both                                           w <- w - eta_s m / (sqrt(v) + tau)
+
+As in Reddi et al. 2021: no bias correction, tau of the order of 1e-3. Written with operators that
+NumPy and torch share, so it runs wherever the model lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.steering.kernels import Array
+from fedsteer.steering.state import Component, State
+
+METHODS = ("sgd", "momentum", "adam", "yogi")
+
+
+@dataclass
+class Moments(Component):
+    """First and second moment; None before the first step."""
+
+    first: Array | None = None
+    second: Array | None = None
+
+
+@dataclass(frozen=True)
+class ServerOptimiser:
+    """Composed with every rule, by the simulator and by Flower alike."""
+
+    method: str = "sgd"
+    rate: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise unknown("server optimiser", self.method, METHODS)
+        if not self.rate > 0:
+            raise ConfigurationError(f"server rate must be above 0, not {self.rate}")
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise ConfigurationError("beta1 and beta2 must be at least 0 and below 1")
+        if not self.tau > 0:
+            raise ConfigurationError(f"tau must be above 0, not {self.tau}")
+
+    def init(self) -> State:
+        """The state before the first step."""
+        return State(f"optimiser {self.method}", Moments())
+
+    def step(self, state: State, model: Array, delta: Array) -> tuple[Array, State]:
+        """The moved model (a new array) and the next state."""
+        moments = state.consume()
+        assert isinstance(moments, Moments)
+        if self.method == "sgd":
+            return model - self.rate * delta, State(state.rule, moments)
+        first = delta * 0 if moments.first is None else moments.first
+        if self.method == "momentum":
+            first = self.beta1 * first + delta
+            return model - self.rate * first, State(state.rule, Moments(first))
+        square = delta * delta
+        second = delta * 0 if moments.second is None else moments.second
+        first = self.beta1 * first + (1 - self.beta1) * delta
+        if self.method == "adam":
+            second = self.beta2 * second + (1 - self.beta2) * square
+        else:
+            larger = (second > square) * 1.0 - (second < square) * 1.0
+            second = second - (1 - self.beta2) * square * larger
+        moved = model - self.rate * first / (second**0.5 + self.tau)
+        return moved, State(state.rule, Moments(first, second))

@@ -1,0 +1,160 @@
+"""Where participation probabilities come from: known, estimated, or the server's own sampling.
+
+Every source answers `inverse` (1/p_i of the active clients, which is what the rules use) before a
+round is computed and is told by `observe` who took part once it has ended well. Work is only ever
+done for the active clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+
+class ProbabilitySource(Protocol):
+    """1/p_i of whoever is active."""
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        """1/p_i in round `number`; `given` are the probabilities the caller passed, if any."""
+
+    def join(self, slots: Integers, number: int) -> None:
+        """These clients are members since round `number`, in which they took part (0: before)."""
+
+    def observe(self, slots: Integers, number: int) -> None:
+        """These clients took part in round `number`."""
+
+    def forget(self, slots: Integers) -> None:
+        """These clients left."""
+
+    def restart(self, number: int) -> None:
+        """Rounds up to `number` were a warm-up: count from here."""
+
+
+@dataclass
+class Known(Component):
+    """p_i as passed with every round."""
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        if given is None:
+            raise RoundRefused(
+                "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
+                'them with probabilities="intervals"'
+            )
+        return 1.0 / given
+
+    def join(self, slots: Integers, number: int) -> None: ...
+    def observe(self, slots: Integers, number: int) -> None: ...
+    def forget(self, slots: Integers) -> None: ...
+    def restart(self, number: int) -> None: ...
+
+
+@dataclass
+class Sampled(Component):
+    """The server samples a fraction of the clients uniformly: p_i is that fraction."""
+
+    fraction: float
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        return np.full(len(slots), 1.0 / self.fraction)
+
+    def join(self, slots: Integers, number: int) -> None: ...
+    def observe(self, slots: Integers, number: int) -> None: ...
+    def forget(self, slots: Integers) -> None: ...
+    def restart(self, number: int) -> None: ...
+
+
+@dataclass
+class Visits(Component):
+    """1/p_i = rounds / visits since the client became a member, this round included.
+
+    Consistent for any p_i, where `Intervals` is biased by its cap; noisier in the first rounds.
+    """
+
+    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
+    visits: Table = field(default_factory=lambda: Table.empty(0))
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        since = self.since[slots]
+        rounds = np.where(since < 0, 1.0, number - since)
+        return rounds / (self.visits[slots] + 1.0)
+
+    def join(self, slots: Integers, number: int) -> None:
+        self.since[slots] = max(number - 1.0, 0.0)
+
+    def observe(self, slots: Integers, number: int) -> None:
+        self.visits[slots] = self.visits[slots] + 1.0
+
+    def forget(self, slots: Integers) -> None:
+        self.since[slots] = -1.0
+        self.visits[slots] = 0.0
+
+    def restart(self, number: int) -> None:
+        self.since.values[self.since.values >= 0] = number
+        self.visits.values[:] = 0.0
+
+
+@dataclass
+class Intervals(Component):
+    """1/p_i = mean number of rounds between visits (FedAU, Wang and Ji 2024).
+
+    Rounds are counted since the last visit; an interval ends with a visit or at `cap` rounds, and
+    enters the running mean from the next round on. The first weight is 1. The cap bounds how much
+    one client can ever weigh and biases 1/p_i downwards: by .87 at p = .04 and cap 50, .18 at
+    p = .004. A client that joins later starts its first interval with its first visit.
+    """
+
+    cap: int = 50
+    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
+    count: Table = field(default_factory=lambda: Table.empty(0))  # intervals ended so far
+    mean: Table = field(default_factory=lambda: Table.empty(0, fill=1.0))  # their mean length
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        return self._advanced(slots, number)[2]
+
+    def join(self, slots: Integers, number: int) -> None:
+        self.since[slots] = float(number)
+
+    def observe(self, slots: Integers, number: int) -> None:
+        since, count, mean = self._advanced(slots, number)
+        ended = number > since  # not so for whoever joined in this very round
+        self.mean[slots] = np.where(ended, (count * mean + number - since) / (count + 1.0), mean)
+        self.count[slots] = count + ended
+        self.since[slots] = float(number)
+
+    def forget(self, slots: Integers) -> None:
+        self.since[slots] = -1.0
+        self.count[slots] = 0.0
+        self.mean[slots] = 1.0
+
+    def restart(self, number: int) -> None:
+        self.since.values[self.since.values >= 0] = number
+
+    def _advanced(self, slots: Integers, number: int) -> tuple[Floats, Floats, Floats]:
+        """Since, count and mean after the intervals that the cap has ended before this round."""
+        since, count = self.since[slots], self.count[slots]
+        since = np.where(since < 0, float(number), since)
+        capped = np.maximum(number - 1 - since, 0.0) // self.cap
+        ended = count + capped
+        mean = (count * self.mean[slots] + capped * self.cap) / np.maximum(ended, 1.0)
+        return since + capped * self.cap, ended, np.where(ended > 0, mean, 1.0)
+
+
+def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:
+    """The source an option names: "known", "intervals", "visits", or a sampling fraction."""
+    if isinstance(choice, str):
+        sources: dict[str, ProbabilitySource] = {
+            "known": Known(),
+            "visits": Visits(),
+            "intervals": Intervals(cap=cap),
+        }
+        return sources[choice]
+    if not 0.0 < choice <= 1.0:
+        raise ConfigurationError(f"a sampling fraction must be in (0, 1], not {choice}")
+    return Sampled(float(choice))

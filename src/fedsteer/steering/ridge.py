@@ -1,0 +1,65 @@
+"""Small symmetric systems: the ridge coordinates of a round, and maps between bases.
+
+Everything here is k x k. Nothing ever fails: where Cholesky would, or would return numbers that
+mean nothing, a symmetric eigendecomposition with a relative cut-off takes over.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsteer.steering.kernels import Floats
+
+CUT_OFF = 1e-12
+"""Eigenvalues below this share of the largest are taken as zero."""
+
+
+def ridge_solve(gram: Floats, ridge: float, right: Floats, solver: str = "cholesky") -> Floats:
+    """(K + ridge I)^-1 right, for all right-hand sides at once; pseudo-inverse where singular."""
+    if not gram.size or not right.size:
+        return np.zeros_like(right)
+    system = gram + ridge * np.eye(len(gram))
+    if solver == "gradient":
+        return _descend(system, right)
+    try:
+        lower = np.linalg.cholesky(system)
+    except np.linalg.LinAlgError:
+        return pseudo_inverse(system) @ right
+    pivots = np.diag(lower) ** 2
+    if pivots.min() <= CUT_OFF * pivots.max() * len(gram):
+        return pseudo_inverse(system) @ right
+    return np.linalg.solve(lower.T, np.linalg.solve(lower, right))
+
+
+def pseudo_inverse(symmetric: Floats) -> Floats:
+    """Of a positive semi-definite matrix, with a relative cut-off."""
+    values, vectors = np.linalg.eigh(symmetric)
+    largest = values[-1] if len(values) else 0.0
+    keep = values > max(largest, 0.0) * CUT_OFF
+    inverse: Floats = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
+    return inverse
+
+
+def condition(gram: Floats) -> float:
+    """Largest over smallest eigenvalue; inf for a singular matrix, nan for none."""
+    if not gram.size:
+        return float("nan")
+    values = np.linalg.eigvalsh(gram)
+    return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
+
+
+def _descend(system: Floats, right: Floats, tolerance: float = 1e-12) -> Floats:
+    """Gradient descent on the same strictly convex problem, for servers without a solver.
+
+    Converges like 1 - ridge / (k + ridge) per step, so it is meant for ridges that are not tiny;
+    it stops at the tolerance or after enough steps for a condition number of 10^5.
+    """
+    rate = 1.0 / np.abs(system).sum(axis=1).max()
+    goal = tolerance * max(float(np.linalg.norm(right)), 1e-300)
+    solution = np.zeros_like(right)
+    for _ in range(3_000_000):
+        gradient = system @ solution - right
+        if np.linalg.norm(gradient) <= goal:
+            break
+        solution -= rate * gradient
+    return solution

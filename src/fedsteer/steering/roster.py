@@ -1,0 +1,88 @@
+"""Client ids and the slots their rows live in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsteer.steering.kernels import Integers
+from fedsteer.steering.state import Component
+
+ClientId = int | str
+
+
+def id_order(client: ClientId) -> tuple[bool, int, str]:
+    """A total order over ids, so that results never depend on the order clients are listed in."""
+    return (True, 0, client) if isinstance(client, str) else (False, client, "")
+
+
+@dataclass
+class Roster(Component):
+    """Ids 0..dense-1 are their own slots at no cost in memory; other ids are looked up.
+
+    A million simulated clients thus need no dictionary, and a client of a real deployment may be
+    called anything. The slot of a looked-up client that left is given to the next newcomer.
+    """
+
+    dense: int = 0
+    ids: list[ClientId] = field(default_factory=list)  # looked-up ids and, beside them, their slots
+    slots: list[int] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._slot_of = dict(zip(self.ids, self.slots, strict=True))
+
+    @property
+    def next_slot(self) -> int:
+        """The first slot never used."""
+        return self.dense + len(self.ids) + len(self.free)
+
+    def find(self, clients: Sequence[ClientId]) -> Integers:
+        """The slot of each client, -1 where the roster does not know it."""
+        return np.array([self._find(client) for client in clients], dtype=np.int64)
+
+    def preview(self, clients: Sequence[ClientId]) -> Integers:
+        """As `find`, with the slots that `enrol` would give to newcomers; writes nothing."""
+        slots = self.find(clients)
+        newcomers = sorted(np.flatnonzero(slots < 0).tolist(), key=lambda i: id_order(clients[i]))
+        ahead = self.free[::-1] + [
+            self.next_slot + extra for extra in range(len(newcomers) - len(self.free))
+        ]
+        for index, slot in zip(newcomers, ahead, strict=False):
+            slots[index] = slot
+        return slots
+
+    def enrol(self, clients: Sequence[ClientId]) -> None:
+        """Give every newcomer the slot that `preview` named."""
+        planned = self.preview(clients)
+        for client, slot in zip(clients, planned.tolist(), strict=True):
+            if self._find(client) < 0:
+                if slot in self.free:
+                    self.free.remove(slot)
+                self.ids.append(client)
+                self.slots.append(slot)
+                self._slot_of[client] = slot
+
+    def remove(self, clients: Iterable[ClientId]) -> None:
+        """Forget looked-up ids; a dense id keeps its slot, which only it can ever use."""
+        for client in clients:
+            slot = self._slot_of.pop(client, None)
+            if slot is not None:
+                place = self.ids.index(client)
+                del self.ids[place], self.slots[place]
+                self.free.append(slot)
+
+    def name(self, slot: int) -> ClientId:
+        """The id that has this slot."""
+        return slot if slot < self.dense else self.ids[self.slots.index(slot)]
+
+    def everyone(self) -> list[ClientId]:
+        """All ids, dense ones first."""
+        return [*range(self.dense), *self.ids]
+
+    def _find(self, client: ClientId) -> int:
+        if isinstance(client, int) and 0 <= client < self.dense:
+            return client
+        return self._slot_of.get(client, -1)

@@ -1,0 +1,168 @@
+"""One round as it arrives (`Round`), and as the rules compute with it once checked (`Active`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedsteer.errors import RoundRefused
+from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, kernels_for
+from fedsteer.steering.roster import ClientId
+
+Faults = dict[int, str]
+"""Position in the round -> what is wrong with that client."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What the server has in hand at the end of a round.
+
+    number          1, 2, 3, ...; must rise from step to step
+    clients         ids (int or str) of whoever answered
+    updates         (m, d) NumPy or torch, w_sent - w_returned, one row per client; or a sequence
+                    of m vectors
+    probabilities   (m,) p_i, where the rule takes them as known
+    sizes           (m,) data points n_i, where they changed or the client is new
+    steps           (m,) local steps taken (SCAFFOLD)
+    starts          (m, d) models the clients started from, where not the global one (FedAWE)
+    model           (d,) the global model the round started from (FedAWE)
+    refresh         ids among `clients` that were asked only to refresh what is known of them
+    """
+
+    number: int
+    clients: Sequence[ClientId]
+    updates: Array
+    probabilities: Any = None
+    sizes: Any = None
+    steps: Any = None
+    starts: Array | None = None
+    model: Array | None = None
+    refresh: Sequence[ClientId] | None = None
+
+    def without(self, positions: set[int]) -> Round:
+        """The same round as if the clients at these positions had not answered."""
+        keep = [i for i in range(len(self.clients)) if i not in positions]
+
+        def pick(values: Any) -> Any:
+            if values is None:
+                return None
+            return [values[i] for i in keep] if isinstance(values, (list, tuple)) else values[keep]
+
+        clients = [self.clients[i] for i in keep]
+        return replace(
+            self,
+            clients=clients,
+            updates=pick(self.updates),
+            probabilities=pick(self.probabilities),
+            sizes=pick(self.sizes),
+            steps=pick(self.steps),
+            starts=pick(self.starts),
+            refresh=None if self.refresh is None else [c for c in self.refresh if c in clients],
+        )
+
+
+@dataclass(frozen=True)
+class Active:
+    """The clients of a round, checked, with everything a rule needs of size m."""
+
+    number: int
+    clients: tuple[ClientId, ...]
+    slots: Integers  # newcomers have the slot they will get
+    updates: Array  # (m, d)
+    kernels: Kernels
+    fresh: Any  # (m,) bool; False: asked only to refresh, enters no aggregate
+    sizes: Floats  # n_i, this round's
+    old_sizes: Floats  # n_i before this round; 0 for newcomers
+    total: float  # n
+    shares: Floats  # d_i = n_i / n
+    inverse: Floats  # 1 / p_i
+    weights: Floats  # a_i = d_i / p_i, capped if asked; 0 where not fresh
+    staleness: Floats  # rounds since the last visit; nan for the first
+    steps: Floats | None = None
+    starts: Array | None = None
+    model: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def plain_id(client: Any) -> ClientId:
+    """An id as int or str; NumPy integers become int, anything else is refused."""
+    if isinstance(client, str):
+        return client
+    if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
+        return int(client)
+    raise RoundRefused(f"client ids are int or str, not {client!r}")
+
+
+def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
+    """The round with plain ids, float64 vectors and one (m, d) array, and the clients at fault.
+
+    Raises where the round as a whole makes no sense; what concerns one client is a fault.
+    """
+    clients = [plain_id(client) for client in round.clients]
+    count = len(clients)
+    vectors: dict[str, Any] = {
+        name: _vector(getattr(round, name), name, count)
+        for name in ("probabilities", "sizes", "steps")
+    }
+    updates, faults = _matrix(round.updates, clients, dim)
+    if round.refresh is not None and (strangers := set(round.refresh) - set(clients)):
+        raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
+
+    def fault(bad: Any, reason: str) -> None:
+        for position in np.flatnonzero(bad):
+            faults.setdefault(int(position), reason)
+
+    repeated = Counter(clients)
+    fault([repeated[client] > 1 for client in clients], "appears more than once")
+    for name, value in vectors.items():
+        if value is None:
+            continue
+        with np.errstate(invalid="ignore"):
+            good = np.isfinite(value) & (value > 0)
+            good &= (value <= 1) if name == "probabilities" else True
+        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
+        fault(~good, f"{name} must be {wanted}")
+    return replace(round, clients=clients, updates=updates, **vectors), faults
+
+
+def _vector(values: Any, name: str, count: int) -> Floats | None:
+    if values is None:
+        return None
+    try:
+        vector = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise RoundRefused(f"{name} must be {count} numbers") from None
+    if vector.shape != (count,):
+        raise RoundRefused(f"{name} has shape {vector.shape}, expected ({count},)")
+    return vector
+
+
+def _matrix(updates: Any, clients: list[ClientId], dim: int) -> tuple[Array, Faults]:
+    """One (m, d) array; vectors of the wrong length in a sequence are faults of their clients."""
+    faults: Faults = {}
+    if isinstance(updates, (list, tuple)) and len(updates) == len(clients) > 0:
+        for position, update in enumerate(updates):
+            if getattr(update, "shape", None) != (dim,):
+                shape = getattr(update, "shape", type(update).__name__)
+                faults[position] = f"update has shape {tuple(shape)}, expected ({dim},)"
+        good = [update for i, update in enumerate(updates) if i not in faults]
+        if faults:
+            return updates, faults
+        updates = kernels_for(good[0]).stack(good)
+    elif isinstance(updates, (list, tuple)):
+        updates = np.zeros((0, dim), np.float32) if not updates else np.asarray(updates)
+    if problem := kernels_for(updates).check(updates):
+        raise RoundRefused(problem, clients)
+    if tuple(updates.shape) != (len(clients), dim):
+        raise RoundRefused(
+            f"updates have shape {tuple(updates.shape)}, expected ({len(clients)}, {dim}): "
+            "one row per client, one column per model weight",
+            clients,
+        )
+    return kernels_for(updates).plain(updates), faults

@@ -1,0 +1,155 @@
+"""The state of a rule between rounds: a handle that is given away, and its exact packed form.
+
+A state is a tree of `Component` dataclasses whose fields are arrays, numbers, strings, None, plain
+lists, or further components. `State.pack` turns it into named arrays plus one JSON-able dictionary,
+`State.unpack` back, bit for bit: that pair is the checkpoint of the simulator and of Flower alike.
+
+Compatibility. `VERSION` rises only when a field is removed, renamed or changes its meaning. A field
+that is new and has a default needs no new version: older checkpoints load and take the default. A
+checkpoint of a newer version, or with fields this release does not know, is refused.
+"""
+
+from __future__ import annotations
+
+import copy as copying
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.errors import StateError
+from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library_of
+
+VERSION = 1
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass
+class Component:
+    """A part of a state. Subclasses are dataclasses and are found by their name when unpacked."""
+
+    _kinds: ClassVar[dict[str, type[Component]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Component._kinds[cls.__name__] = cls
+
+
+class State:
+    """A rule's memory, usable once: `Rule.step` consumes it and returns the next one.
+
+    The k x d buffers are reused from round to round, so an old handle would silently see new
+    numbers; it raises `StateError` instead. `copy()` gives an independent state.
+    """
+
+    def __init__(self, rule: str, memory: Component) -> None:
+        self.rule = rule
+        self._memory: Component | None = memory
+
+    def __repr__(self) -> str:
+        return f"<{'given away ' if self._memory is None else ''}state of {self.rule}>"
+
+    @property
+    def memory(self) -> Component:
+        """The components, to read. Raises `StateError` once the state was given away."""
+        if self._memory is None:
+            raise StateError(
+                f"this {self.rule} state was given to an earlier step; use step.state, "
+                "or state.copy() before stepping if you need both"
+            )
+        return self._memory
+
+    def consume(self) -> Component:
+        """Take the components out; this handle is used up."""
+        memory = self.memory
+        self._memory = None
+        return memory
+
+    def copy(self) -> State:
+        """An independent state with equal contents."""
+        return State(self.rule, _clone(self.memory))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held by all arrays of the state."""
+        return sum(kernels_for(array).nbytes(array) for array in _arrays(self.memory))
+
+    def pack(self) -> tuple[Arrays, dict[str, Any]]:
+        """Named NumPy arrays and a JSON-able dictionary that together are the whole state."""
+        arrays: Arrays = {}
+        tree = _pack(self.memory, "state", arrays)
+        return arrays, {"version": VERSION, "rule": self.rule, "state": tree}
+
+    @staticmethod
+    def unpack(arrays: Mapping[str, NDArray[Any]], meta: Any, like: Array | None = None) -> State:
+        """The state that `pack` wrote; torch arrays go to the device of `like`."""
+        version = meta.get("version") if isinstance(meta, dict) else None
+        if version != VERSION:
+            raise StateError(
+                f"checkpoint has state version {version}, this release reads {VERSION}"
+            )
+        memory = _unpack(meta["state"], arrays, like)
+        if not isinstance(memory, Component):
+            raise StateError("checkpoint holds no state")
+        return State(meta["rule"], memory)
+
+
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray) or library_of(value) == "torch"
+
+
+def _arrays(component: Component) -> Iterator[Array]:
+    for field in fields(component):
+        value = getattr(component, field.name)
+        if isinstance(value, Component):
+            yield from _arrays(value)
+        elif _is_array(value):
+            yield value
+
+
+def _clone(component: Component) -> Component:
+    changes = {}
+    for field in fields(component):
+        value = getattr(component, field.name)
+        if isinstance(value, Component):
+            changes[field.name] = _clone(value)
+        else:
+            changes[field.name] = (
+                kernels_for(value).clone(value) if _is_array(value) else copying.deepcopy(value)
+            )
+    return type(component)(**changes)
+
+
+def _pack(value: Any, name: str, arrays: Arrays) -> Any:
+    if isinstance(value, Component):
+        inner = {
+            field.name: _pack(getattr(value, field.name), f"{name}.{field.name}", arrays)
+            for field in fields(value)
+        }
+        return {"component": type(value).__name__, "fields": inner}
+    if _is_array(value):
+        arrays[name], dtype = kernels_for(value).to_host(value)
+        return {"array": name, "library": library_of(value), "dtype": dtype}
+    if isinstance(value, (np.integer, np.floating)):
+        return value.item()
+    return copying.deepcopy(value)
+
+
+def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if "array" in tree:
+        if tree["array"] not in arrays:
+            raise StateError(f"checkpoint lacks the array {tree['array']!r}")
+        kernels = kernels_named(tree["library"])
+        beside = like if library_of(like) == tree["library"] else None
+        return kernels.from_host(arrays[tree["array"]], tree["dtype"], beside)
+    kind = Component._kinds.get(tree.get("component", ""))
+    if kind is None:
+        raise StateError(f"checkpoint has an unknown part {tree.get('component')!r}")
+    strangers = set(tree["fields"]) - {field.name for field in fields(kind)}
+    if strangers:
+        raise StateError(f"checkpoint has unknown fields {sorted(strangers)} in {kind.__name__}")
+    return kind(**{name: _unpack(value, arrays, like) for name, value in tree["fields"].items()})

@@ -1,0 +1,196 @@
+"""The gradient subspace: k raw updates h_j as columns, and everybody's coordinates in it.
+
+Columns are kept raw, with their exact k x k Gram matrix; unit columns are a scale on top:
+
+    Q = [h_j / |h_j|],  estimate of client i = Q s_i
+
+What is stored for a client is z_i: s_i itself (magnitude "fixed"), or s_ij / |h_j| to be used with
+raw columns (magnitude "follow"). u = sum_i n_i z_i is kept up to date, so nothing loops over N.
+
+When the owner of a column changes, what is known is mapped instead of dropped, s_i <- M s_i with
+M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it is next looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.ridge import pseudo_inverse
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+PENDING = 64
+"""Maps kept before one sweep applies them to everybody; bounds both memory and work."""
+
+
+@dataclass
+class Subspace(Component):
+    """Columns, owners, coordinates."""
+
+    owners: list[ClientId | None]  # whose update each column is; None: vacant
+    gram: Floats  # (k, k) of the raw columns; zero rows where there is no column yet
+    total: Floats  # (k,) u = sum_i n_i z_i
+    coordinates: Table  # (N, k) z_i
+    versions: Table  # (N,) how many maps were there when z_i was written
+    maps: Floats  # (v, k, k) changes of basis not yet applied to everybody
+    rows: Array | None = None  # (k, d) raw columns
+    basis: str = "unit"
+    magnitude: str = "fixed"
+
+    @staticmethod
+    def of(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Subspace:
+        """Without a column yet."""
+        size = len(owners)
+        return Subspace(
+            owners=list(owners),
+            gram=np.zeros((size, size)),
+            total=np.zeros(size),
+            coordinates=Table.empty(0, size),
+            versions=Table.empty(0, dtype="int64"),
+            maps=np.zeros((0, size, size)),
+            basis=basis,
+            magnitude=magnitude,
+        )
+
+    @property
+    def present(self) -> Floats:
+        """1 where there is a column, 0 where its client was never seen or sent zeros."""
+        return (np.diag(self.gram) > 0).astype(float)
+
+    @property
+    def solve_scale(self) -> Floats:
+        """Factor from raw columns to those the coordinates are solved in: 1/|h_j|, or 1/k."""
+        return self._scale(self.gram)
+
+    @property
+    def estimate_scale(self) -> Floats:
+        """Factor from raw columns to those the stored coordinates z refer to."""
+        return self.present if self.magnitude == "follow" else self.solve_scale
+
+    def scaled_gram(self, scale: Floats) -> Floats:
+        """K for columns of that scale."""
+        return self.gram * np.outer(scale, scale)
+
+    def read(self, slots: Integers) -> Floats:
+        """(m, k) z_i in today's basis."""
+        stored = self.coordinates[slots].copy()
+        behind = self.versions[slots]
+        for version in range(int(behind.min()) if len(behind) else 0, len(self.maps)):
+            due = behind <= version
+            stored[due] = stored[due] @ self.maps[version].T
+        return stored
+
+    def write(self, slots: Integers, coordinates: Floats) -> None:
+        """z_i <- coordinates, given in today's basis."""
+        self.coordinates[slots] = coordinates
+        self.versions[slots] = len(self.maps)
+
+    def estimates(self, slots: Integers, like: Array) -> Array:
+        """(m, d) the estimates themselves."""
+        kernels = kernels_for(like)
+        if self.rows is None:
+            dtype = kernels.dtype_name(like)
+            return kernels.allocate((len(slots), like.shape[1]), like, dtype)
+        return kernels.combine(self.read(slots) * self.estimate_scale, self.rows)
+
+    def renew(
+        self,
+        result: Pass,
+        gram_of: Integers,
+        refreshed: Sequence[tuple[int, int]],
+        installed: Sequence[tuple[int, int, ClientId]],
+        updates: Array,
+        cache: str | None,
+    ) -> None:
+        """Columns for the next round, after coordinates were written in today's basis.
+
+        refreshed   (column, position in the round): the owner sent a new update
+        installed   (column, position, client): another client takes the column over
+        gram_of     the positions whose mutual products `result.gram` holds
+        """
+        size = len(self.owners)
+        across = (
+            result.products[:, gram_of] if result.products.size else np.zeros((size, len(gram_of)))
+        )
+        union = np.block([[self.gram, across], [across.T, result.gram]])
+        place = {int(position): size + i for i, position in enumerate(gram_of)}
+        index = np.arange(size)
+        for column, position in refreshed:
+            index[column] = place[position]
+        steered = index.copy()
+        for column, position, _ in installed:
+            index[column] = place[position]
+        # Read before the owners change: a vacant column being filled moves nobody's coordinates.
+        swaps = [column for column, _, _ in installed if self.owners[column] is not None]
+        if swaps:
+            self._map(union, steered, index)
+        for column, _, client in installed:
+            self.owners[column] = client
+        self.gram = union[np.ix_(index, index)]
+        changed = dict(refreshed) | {column: position for column, position, _ in installed}
+        if changed:
+            self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
+
+    def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
+        """Columns taken from rows[picked], one per owner in order."""
+        chosen = rows[picked]
+        self.gram = kernels_for(rows).gram(chosen)
+        self._store(np.arange(len(picked)), np.arange(len(picked)), chosen, cache)
+
+    def vacate(self, column: int, *, keep_owner: bool) -> None:
+        """The column goes, and everybody's coordinate on it."""
+        erase = np.eye(len(self.owners))
+        erase[column, column] = 0.0
+        self._push(erase)
+        self.gram[column] = self.gram[:, column] = 0.0
+        if self.rows is not None:
+            self.rows[column] = 0
+        if not keep_owner:
+            self.owners[column] = None
+
+    def _scale(self, gram: Floats) -> Floats:
+        squares = np.diag(gram)
+        if self.basis == "mean":
+            return (squares > 0) / len(squares)
+        return np.where(squares > 0, 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), 0.0)
+
+    def _map(self, union: Floats, before: Integers, after: Integers) -> None:
+        """Push M = (R'^T R')^+ R'^T R for the change of columns `before` -> `after`."""
+
+        def scale(index: Integers) -> Floats:
+            gram = union[np.ix_(index, index)]
+            follow = self.magnitude == "follow"
+            return (np.diag(gram) > 0).astype(float) if follow else self._scale(gram)
+
+        old, new = scale(before), scale(after)
+        inner = union[np.ix_(after, after)] * np.outer(new, new)
+        self._push(pseudo_inverse(inner) @ (union[np.ix_(after, before)] * np.outer(new, old)))
+
+    def _push(self, change: Floats) -> None:
+        self.maps = np.concatenate([self.maps, change[None]])
+        self.total = change @ self.total
+        if len(self.maps) >= PENDING:
+            everybody = np.arange(len(self.coordinates.values))
+            current = self.read(everybody)
+            self.maps = self.maps[:0]
+            self.versions.values[:] = 0
+            self.coordinates[everybody] = current
+
+    def _store(
+        self, columns: Integers, positions: Integers, updates: Array, cache: str | None
+    ) -> None:
+        kernels = kernels_for(updates)
+        if self.rows is None:
+            dtype = cache or kernels.dtype_name(updates)
+            self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
+        kernels.write_rows(self.rows, columns, updates, positions)
+        if kernels.dtype_name(self.rows) in ("float16", "bfloat16"):
+            # The Gram matrix must be that of the rounded columns.
+            exact = kernels.products(self.rows, self.rows[columns])
+            self.gram[:, columns] = exact
+            self.gram[columns] = exact.T

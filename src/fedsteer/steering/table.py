@@ -1,0 +1,45 @@
+"""A growing table with one row per client slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.steering.kernels import Integers
+from fedsteer.steering.state import Component
+
+
+@dataclass
+class Table(Component):
+    """Rows by slot; slots never written read as `fill`, and writing one makes room for it.
+
+    Reading beyond the end is what lets a round be computed for newcomers before anything about
+    them is stored.
+    """
+
+    values: NDArray[Any]  # (capacity, ...)
+    fill: float = 0.0
+
+    @staticmethod
+    def empty(*shape: int, fill: float = 0.0, dtype: str = "float64") -> Table:
+        """A table of `shape[0]` rows (it will grow), each of shape `shape[1:]`."""
+        return Table(np.full(shape, fill, dtype), fill)
+
+    def __getitem__(self, slots: Integers) -> NDArray[Any]:
+        if not len(slots) or slots.max() < len(self.values):
+            return self.values[slots]
+        inside = slots < len(self.values)
+        rows = np.full((len(slots), *self.values.shape[1:]), self.fill, self.values.dtype)
+        rows[inside] = self.values[slots[inside]]
+        return rows
+
+    def __setitem__(self, slots: Integers, rows: Any) -> None:
+        if len(slots) and slots.max() >= len(self.values):
+            length = max(2 * len(self.values), int(slots.max()) + 1, 16)
+            grown = np.full((length, *self.values.shape[1:]), self.fill, self.values.dtype)
+            grown[: len(self.values)] = self.values
+            self.values = grown
+        self.values[slots] = rows

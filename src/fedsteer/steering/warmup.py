@@ -1,0 +1,104 @@
+"""The paper's warm-up as an executed phase: collect, select, aggregate, start anew.
+
+In each cycle the model stands still while clients are asked as they become active, until all N
+have answered; then the rule selects from the snapshot, and one full aggregation follows. After the
+last cycle the model starts anew. Rounds and uploads are counted, because nothing here is free: at
+p = .04 waiting once for 100 clients takes about 111 rounds, and the snapshot is N x d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.memory import RowStore
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A complete snapshot: the latest update of every member, all from one model."""
+
+    slots: Integers
+    rows: Array  # (capacity, d), by slot
+    shares: Floats  # d_i
+    probabilities: Floats  # p_i as used when the client answered
+
+    def gram(self, columns: slice = slice(None)) -> Floats:
+        """(N, N) in the order of `slots`."""
+        return kernels_for(self.rows).gram(self.rows[self.slots], columns)
+
+
+@dataclass
+class WarmUp(Component):
+    """Where the warm-up stands."""
+
+    cycles: int
+    done: int = 0
+    rounds: int = 0
+    uploads: int = 0
+    snapshot: RowStore = field(default_factory=RowStore)
+    inverse: Table = field(default_factory=lambda: Table.empty(0))  # 1/p_i; 0: not yet answered
+
+    @property
+    def over(self) -> bool:
+        """Whether training can begin."""
+        return self.done >= self.cycles
+
+    def asked(self, clients: Clients, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        """Those available who have not answered in this cycle."""
+        slots = clients.roster.preview(available)
+        missing = self.inverse[slots] <= 0
+        return tuple(c for c, due in zip(available, missing, strict=True) if due)
+
+    def compute(self, clients: Clients, active: Active) -> tuple[Pass, bool]:
+        """Nothing (a zero delta), or sum_i d_i g_i if this round completes the snapshot."""
+        members = self._members(clients)
+        missing = members[self.inverse[members] <= 0]
+        complete = bool(len(members)) and bool(np.isin(missing, active.slots).all())
+        if not complete:
+            return active.kernels.one_pass(active.updates, np.zeros(len(active))), False
+        others = np.setdiff1d(members, active.slots)
+        coefficients = clients.sizes[others] / active.total
+        rows = self.snapshot.rows if len(others) else None
+        result = active.kernels.one_pass(
+            active.updates, active.shares, rows, coefficients, rows=others
+        )
+        return result, True
+
+    def commit(self, clients: Clients, active: Active, complete: bool) -> Collected | None:
+        """Keep the updates; the snapshot, if it is complete now."""
+        self.rounds += 1
+        self.uploads += len(active)
+        if len(active):
+            self.snapshot.write(active.slots, active.updates, len(clients.sizes.values))
+            self.inverse[active.slots] = active.inverse
+        if not complete:
+            return None
+        members = np.union1d(self._members(clients), active.slots)
+        sizes = clients.sizes[members]
+        sizes[np.searchsorted(members, active.slots)] = active.sizes
+        collected = Collected(
+            members, self.snapshot.rows, sizes / sizes.sum(), 1.0 / self.inverse[members]
+        )
+        self.inverse.values[:] = 0.0
+        self.done += 1
+        if self.over:
+            self.snapshot = RowStore()
+        return collected
+
+    def forget(self, slots: Integers) -> None:
+        """These clients leave; nobody waits for them."""
+        self.inverse[slots] = 0.0
+
+    @staticmethod
+    def _members(clients: Clients) -> Integers:
+        members: Integers = np.flatnonzero(clients.sizes.values > 0)
+        return members

@@ -1,0 +1,69 @@
+"""Who is there and what each client weighs: shared by the naive rules."""
+
+from collections.abc import Collection, Hashable, Sequence
+
+Client = Hashable
+
+
+class Population:
+    """Sizes n_i of the present clients and the denominator n of their weights.
+
+    Closed (sizes given):  n = sum of n_i over the present clients.
+    Open (sizes None):     n = mean over the rounds so far of sum_{i in A} n_i / p_i.
+
+        d_i = n_i / n
+        a_i = min(d_i / p_i, max_weight)
+
+    A round is one call of `begin`; a round with nobody adds 0 to the mean. While n = 0 every
+    weight is 0. `leave` takes the client's size away and leaves the past rounds as they were.
+    """
+
+    def __init__(self, sizes: dict[Client, float] | None) -> None:
+        self.closed = sizes is not None
+        self.sizes: dict[Client, float] = {}
+        if sizes is not None:
+            for client, size in sizes.items():
+                self.sizes[client] = float(size)
+        self.round_sums: list[float] = []
+
+    def begin(
+        self,
+        clients: Sequence[Client],
+        probabilities: Sequence[float],
+        sizes: Sequence[float] | None,
+        ignore: Collection[Client] = (),
+    ) -> None:
+        """Take in the sizes of this round; clients in `ignore` do not enter the open mean."""
+        for position, client in enumerate(clients):
+            if sizes is not None:
+                self.sizes[client] = float(sizes[position])
+            elif client not in self.sizes:
+                if self.closed:
+                    raise ValueError(f"client {client!r} is new and brings no size")
+                self.sizes[client] = 1.0
+        round_sum = 0.0
+        for client, probability in zip(clients, probabilities, strict=True):
+            if client not in ignore:
+                round_sum += self.sizes[client] / float(probability)
+        self.round_sums.append(round_sum)
+
+    def leave(self, clients: Sequence[Client]) -> None:
+        for client in clients:
+            self.sizes.pop(client, None)
+
+    def total(self) -> float:
+        if self.closed:
+            return sum(self.sizes.values())
+        if not self.round_sums:
+            return 0.0
+        return sum(self.round_sums) / len(self.round_sums)
+
+    def weight(self, client: Client) -> float:
+        """d_i."""
+        total = self.total()
+        return self.sizes[client] / total if total > 0 else 0.0
+
+    def active_weight(self, client: Client, probability: float, max_weight: float | None) -> float:
+        """a_i."""
+        weight = self.weight(client) / float(probability)
+        return weight if max_weight is None else min(weight, max_weight)
