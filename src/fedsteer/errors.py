@@ -4,7 +4,8 @@
     ├── ConfigurationError   an option, name or file that cannot work (also a ValueError)
     ├── RoundRefused         a round whose input cannot be used; the state is untouched
     ├── StateError           a state used twice, by another rule, or of another version
-    └── DataError            a data file that is missing, damaged or not what it says
+    ├── DataError            a data file that is missing, damaged or not what it says
+    └── TrainingFailed       a client whose local training raised; names the client
 
 A user's mistake ends in one of these with one clear line; the command line turns them into exit
 code 2. Anything else that escapes is a bug of ours and keeps its traceback.
@@ -38,6 +39,10 @@ class StateError(FedsteerError):
 
 class DataError(FedsteerError):
     """A data file that is missing, damaged or not what it says it is."""
+
+
+class TrainingFailed(FedsteerError):
+    """Local training of a client raised; the message names the client."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:

@@ -137,9 +137,19 @@ class Rule(ABC):
     def begin(self, clients: Clients) -> Component:
         """The rule's own memory before the first round."""
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
-        """Change or add to what is asked of whom in round `memory.clients.number + 1` or later."""
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
+        """Change or add to what is asked of whom; `reachable` None: every member."""
         return asked
+
+    def warming_up(self, memory: Memory) -> bool:
+        """Whether the next round belongs to a warm-up."""
+        return False
+
+    def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
+        """(m, k) coordinates kept for these clients, where the rule keeps any."""
+        return None
 
     @abstractmethod
     def compute(self, memory: Memory, active: Active) -> Outcome:
@@ -190,10 +200,10 @@ class Rule(ABC):
         asked for a refresh (default: every member of a closed population).
         """
         memory = self._open(state)
+        if number <= memory.clients.number:
+            raise RoundRefused(f"round {number} does not follow round {memory.clients.number}")
         asked = Requests(train=tuple(plain_id(client) for client in available))
-        if reachable is None:
-            reachable = memory.clients.members() if memory.clients.closed else asked.train
-        return self.request(replace_number(memory, number), asked, reachable)
+        return self.request(memory, asked, reachable)
 
     @final
     def step(self, state: State, round: Round) -> Step:
@@ -201,15 +211,16 @@ class Rule(ABC):
         memory = self._open(state)
         clients = memory.clients
         dropped: dict[ClientId, str] = {}
-        round = self._beside(memory, round)
         while True:
-            round, faults = settle_arrays(round, clients.dim)
+            round, faults = settle_arrays(self._beside(memory, round), clients.dim)
             faults = clients.inspect(round) | faults
             if not faults:
                 active = clients.activate(
                     round, weighs=self.weighs, max_weight=self.options.max_weight
                 )
-                outcome = self.compute(memory, active)
+                # A bad client shows as a non-finite norm; warnings on the way say nothing more.
+                with np.errstate(invalid="ignore", over="ignore"):
+                    outcome = self.compute(memory, active)
                 finite = np.isfinite(outcome.squared_norms)
                 faults = {int(i): "sent a non-finite update" for i in np.flatnonzero(~finite)}
                 if not faults:
@@ -230,7 +241,7 @@ class Rule(ABC):
         clients.commit(
             active, training=outcome.phase == "train", norms=np.sqrt(outcome.squared_norms)
         )
-        if outcome.action == "restart":
+        if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.probability.restart(active.number)
         if memory.like is None and len(active):
             memory.like = _no_rows(active.updates, clients.dim)
@@ -240,7 +251,7 @@ class Rule(ABC):
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._open(state)
-        names, slots = memory.clients.resolve(clients)
+        names, slots = memory.clients.resolve(list(dict.fromkeys(clients)))
         state.consume()
         self.forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
@@ -251,6 +262,17 @@ class Rule(ABC):
         """(m, d) what the server believes these clients' updates are; None if the rule has none."""
         memory = self._open(state)
         return self.estimates(memory, memory.clients.resolve(clients)[1])
+
+    @final
+    def phase(self, state: State) -> str:
+        """ "warm-up" or "train": what the next round belongs to."""
+        return "warm-up" if self.warming_up(self._open(state)) else "train"
+
+    @final
+    def coordinates(self, state: State, clients: Sequence[ClientId]) -> Floats | None:
+        """(m, k) coordinates of these clients in today's basis; None if the rule has none."""
+        memory = self._open(state)
+        return self.coordinates_of(memory, memory.clients.resolve(clients)[1])
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -267,10 +289,11 @@ class Rule(ABC):
             return round
         if not len(round.clients):
             return replace(round, updates=memory.like)
-        first = round.updates[0] if isinstance(round.updates, (list, tuple)) else round.updates
-        if library_of(first) != library_of(memory.like):
+        listed = isinstance(round.updates, (list, tuple))
+        libraries = {library_of(one) for one in (round.updates if listed else [round.updates])}
+        if libraries and library_of(memory.like) not in libraries:
             raise RoundRefused(
-                f"updates are {library_of(first)} arrays, earlier rounds had "
+                f"updates are {libraries.pop()} arrays, earlier rounds had "
                 f"{library_of(memory.like)}"
             )
         return round
@@ -281,11 +304,6 @@ class Rule(ABC):
         norms = np.sqrt(outcome.squared_norms)
         known = clients.bound.preview(active.slots, norms, active.old_sizes, active.sizes)
         return clients.bound.scale(float(np.sqrt(outcome.delta_squared_norm)), *known)
-
-
-def replace_number(memory: Memory, number: int) -> Memory:
-    """A view of the memory as round `number` begins; shares every array."""
-    return replace(memory, clients=replace(memory.clients, number=number - 1))
 
 
 def no_estimates(memory: Memory, count: int) -> Array | None:

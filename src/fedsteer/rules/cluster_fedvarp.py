@@ -89,7 +89,9 @@ class ClusterFedVARP(Rule):
             self._assign(own, slots, labels, clients.sizes[slots])
         return own
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
         own = _own(memory)
         if own.warm_up is None:
             return asked
@@ -165,6 +167,9 @@ class ClusterFedVARP(Rule):
         self._assign(own, slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
         if own.warm_up is not None:
             own.warm_up.forget(slots)
+
+    def warming_up(self, memory: Memory) -> bool:
+        return _own(memory).warm_up is not None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own = _own(memory)

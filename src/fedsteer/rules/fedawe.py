@@ -61,7 +61,9 @@ class FedAWE(Rule):
     def begin(self, clients: Clients) -> Component:
         return FedAWEMemory()
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
         own = memory.own
         assert isinstance(own, FedAWEMemory)
         if own.initial is None:  # before the first step everyone starts from the global model

@@ -44,7 +44,9 @@ class FedProx(Rule):
     def begin(self, clients: Clients) -> Component:
         return Nothing()
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
         return replace(asked, shared={"proximal": self.options.proximal})
 
     def compute(self, memory: Memory, active: Active) -> Outcome:

@@ -125,13 +125,17 @@ class FedSteer(Rule):
             Table.empty(0, options.width) if options.reselect_every else None,
         )
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
         own = _own(memory)
         if own.warm_up is not None:
             return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
         every = self.options.refresh_all_every
         if every is None or (memory.clients.rounds + 1) % every:
             return asked
+        if reachable is None:
+            reachable = memory.clients.members() if memory.clients.closed else ()
         here = set(asked.train)
         return replace(asked, refresh=tuple(c for c in reachable if c not in here))
 
@@ -205,6 +209,12 @@ class FedSteer(Rule):
             own.warm_up.forget(slots)
         if own.sketches is not None:
             own.sketches[slots] = 0.0
+
+    def warming_up(self, memory: Memory) -> bool:
+        return _own(memory).warm_up is not None
+
+    def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
+        return _own(memory).subspace.read(slots)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         if memory.like is None:

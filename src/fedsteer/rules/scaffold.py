@@ -62,7 +62,9 @@ class Scaffold(Rule):
     def begin(self, clients: Clients) -> Component:
         return ScaffoldMemory()
 
-    def request(self, memory: Memory, asked: Requests, reachable: Sequence[ClientId]) -> Requests:
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
         own = memory.own
         assert isinstance(own, ScaffoldMemory)
         if own.control is None:

@@ -14,7 +14,7 @@ from fedsteer.steering.clients import Clients
 from fedsteer.steering.coreset import Snapshot, search
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.roster import ClientId, id_order
-from fedsteer.steering.rounds import Active
+from fedsteer.steering.rounds import Active, plain_id
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import Collected, WarmUp
 
@@ -28,14 +28,14 @@ MOST_TARGETS = 1_000
 def first_owners(options: CoreSetOptions, clients: Clients) -> Owners:
     """Column owners before the first round; None is a vacant column."""
     if options.core_set is not None:
-        return list(options.core_set)
+        return [plain_id(client) for client in options.core_set]
     if options.select == "online":
         return [None] * options.core_size
     if options.select == "frequent":
         assert options.frequencies is not None
         table = options.frequencies
         ranked = sorted(table, key=lambda client: (-table[client], id_order(client)))
-        return list(ranked[: options.core_size])
+        return [plain_id(client) for client in ranked[: options.core_size]]
     if not clients.closed:
         raise ConfigurationError(
             f"select={options.select!r} needs sizes: it must know all clients from the start; "
@@ -67,7 +67,7 @@ def search_snapshot(
     # A core client that left or never sent anything gives its place to a random one.
     start = [index for index in start if index in snapshot.usable]
     spare = np.setdiff1d(snapshot.usable, start)
-    fill = min(len(owners) - len(start), len(spare))
+    fill = min(options.core_size - len(start), len(spare))
     start += draw.choice(spare, fill, replace=False).tolist() if fill > 0 else []
     candidates = None
     if options.candidates is not None:
@@ -98,9 +98,10 @@ def cast(options: CoreSetOptions, owners: Owners, active: Active, rounds: int) -
     core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
     others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
     reselecting = options.reselect_every is not None and (rounds + 1) % options.reselect_every == 0
+    # In the order of slots, so that the order of the round's list does not matter.
+    others.sort(key=lambda i: active.slots[i])
     if not reselecting:
-        # In the order of slots, so that the order of the round's list does not matter.
-        others = sorted(others, key=lambda i: active.slots[i])[: owners.count(None)]
+        others = others[: owners.count(None)]
     return Casting(core, [(c, i) for c, i in core if active.fresh[i]], others, reselecting)
 
 
@@ -132,7 +133,7 @@ def reselect(
         draw = generator(options.seed, "re-selection targets", round=active.number)
         seen = draw.choice(seen, MOST_TARGETS, replace=False)
     occupied = [column for column, owner in enumerate(owners) if owner is not None]
-    holders = clients.roster.preview([owner for owner in owners if owner is not None])
+    holders = _holder_slots(clients, active, [owner for owner in owners if owner is not None])
     slots = np.unique(np.concatenate([seen, holders, active.slots]))
     sizes = clients.sizes[slots]
     snapshot = Snapshot.of(
@@ -165,6 +166,20 @@ def warm_up_outcome(memory: Memory, warm_up: WarmUp, active: Active, reinitialis
         action="restart" if last and reinitialise else "move" if complete else "hold",
         phase="warm-up",
         scratch=complete,
+    )
+
+
+def _holder_slots(clients: Clients, active: Active, owners: list[ClientId]) -> Integers:
+    """Slots of column owners; one never seen gets a slot of its own that nobody has or will get."""
+    here = dict(zip(active.clients, active.slots.tolist(), strict=True))
+    known = clients.roster.find(owners).tolist()
+    unused = clients.roster.next_slot + len(active)
+    return np.array(
+        [
+            here.get(owner, slot if slot >= 0 else unused + index)
+            for index, (owner, slot) in enumerate(zip(owners, known, strict=True))
+        ],
+        np.int64,
     )
 
 

@@ -124,6 +124,6 @@ def search(
 
 def _inverse(cosines: Floats, ridge: float) -> Floats:
     system = cosines + ridge * np.eye(len(cosines))
-    if ridge > 0:
+    if ridge > FLOOR:
         return np.asarray(np.linalg.inv(system), np.float64)
     return pseudo_inverse(system)

@@ -71,7 +71,7 @@ class ServerOptimiser:
         if self.method == "adam":
             second = self.beta2 * second + (1 - self.beta2) * square
         else:
-            larger = (second > square) * 1.0 - (second < square) * 1.0
-            second = second - (1 - self.beta2) * square * larger
+            signed = square * (second > square) - square * (second < square)
+            second = second - (1 - self.beta2) * signed
         moved = model - self.rate * first / (second**0.5 + self.tau)
         return moved, State(state.rule, Moments(first, second))

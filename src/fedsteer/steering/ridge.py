@@ -54,12 +54,12 @@ def _descend(system: Floats, right: Floats, tolerance: float = 1e-12) -> Floats:
     Converges like 1 - ridge / (k + ridge) per step, so it is meant for ridges that are not tiny;
     it stops at the tolerance or after enough steps for a condition number of 10^5.
     """
-    rate = 1.0 / np.abs(system).sum(axis=1).max()
+    rate = 1.0 / max(float(np.abs(system).sum(axis=1).max()), 1e-300)
     goal = tolerance * max(float(np.linalg.norm(right)), 1e-300)
     solution = np.zeros_like(right)
     for _ in range(3_000_000):
         gradient = system @ solution - right
-        if np.linalg.norm(gradient) <= goal:
+        if not np.linalg.norm(gradient) > goal:  # also where a bad update made it nan
             break
         solution -= rate * gradient
     return solution

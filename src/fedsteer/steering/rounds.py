@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedsteer.errors import RoundRefused
-from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, kernels_for
+from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, kernels_for, library_of
 from fedsteer.steering.roster import ClientId
 
 Faults = dict[int, str]
@@ -148,15 +148,19 @@ def _matrix(updates: Any, clients: list[ClientId], dim: int) -> tuple[Array, Fau
     faults: Faults = {}
     if isinstance(updates, (list, tuple)) and len(updates) == len(clients) > 0:
         for position, update in enumerate(updates):
-            if getattr(update, "shape", None) != (dim,):
-                shape = getattr(update, "shape", type(update).__name__)
-                faults[position] = f"update has shape {tuple(shape)}, expected ({dim},)"
-        good = [update for i, update in enumerate(updates) if i not in faults]
+            if problem := kernels_for(update).check(update):
+                faults[position] = f"cannot be used: {problem}"
+            elif tuple(update.shape) != (dim,):
+                faults[position] = f"update has shape {tuple(update.shape)}, expected ({dim},)"
+            elif library_of(update) != library_of(updates[0]):
+                faults[position] = "sent an array of another library than the first client"
         if faults:
             return updates, faults
-        updates = kernels_for(good[0]).stack(good)
+        updates = kernels_for(updates[0]).stack(updates)
     elif isinstance(updates, (list, tuple)):
-        updates = np.zeros((0, dim), np.float32) if not updates else np.asarray(updates)
+        if updates or clients:
+            raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
+        updates = np.zeros((0, dim), np.float32)
     if problem := kernels_for(updates).check(updates):
         raise RoundRefused(problem, clients)
     if tuple(updates.shape) != (len(clients), dim):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy as copying
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -152,4 +152,7 @@ def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -
     strangers = set(tree["fields"]) - {field.name for field in fields(kind)}
     if strangers:
         raise StateError(f"checkpoint has unknown fields {sorted(strangers)} in {kind.__name__}")
+    needed = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
+    if absent := needed - set(tree["fields"]):
+        raise StateError(f"checkpoint lacks fields {sorted(absent)} of {kind.__name__}")
     return kind(**{name: _unpack(value, arrays, like) for name, value in tree["fields"].items()})

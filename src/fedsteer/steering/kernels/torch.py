@@ -13,9 +13,10 @@ from torch import Tensor
 
 from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
 
-# On a CPU blocks stay in cache; on a GPU one block is large enough to fill the chip and small
-# enough that its float32 products, summed in float64 over blocks, keep their precision.
-CPU_BLOCK = 65_536
+# On a CPU a block of ten columns and ten updates stays in a core's own cache; on a GPU one block is
+# large enough to fill the chip and small enough that its float32 products, summed in float64 over
+# blocks, keep their precision.
+CPU_BLOCK = 16_384
 GPU_BLOCK = 1 << 21
 
 
@@ -53,6 +54,7 @@ def one_pass(
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = None if gram_of is None or not len(gram_of) else gram_of
+    every = chosen is not None and np.array_equal(chosen, np.arange(count))
     work = torch.float64 if precise else _wide(updates)
     weigh = _beside(weights, updates, work)
     steer = _beside(np.zeros(0) if coefficients is None else coefficients, updates, work)
@@ -76,12 +78,16 @@ def one_pass(
             out += steer @ known
         if base is not None:
             out += base_scale * base[block]
-        squared_norms += torch.linalg.vecdot(fresh, fresh)
+        if not every:
+            # Not vecdot: that writes all the squares out before it sums them.
+            squared_norms += torch.linalg.vector_norm(fresh, dim=1).square()
         if core is not None:
-            part = fresh[core]
+            part = fresh if every else fresh[core]
             gram += part @ part.T
         squared += out @ out
         delta[block] = out
+    if every:
+        squared_norms = gram.diagonal().clone()
     return Pass(delta, _host(products), _host(squared_norms), _host(gram), float(squared))
 
 
@@ -125,7 +131,7 @@ def sketch(updates: Tensor, width: int, seed: int) -> Floats:
     dim = updates.shape[1]
     signed = updates.to(_wide(updates)) * _signs(dim, seed, updates.device)
     whole = dim - dim % width
-    result = signed[:, :whole].reshape(len(updates), -1, width).sum(dim=1)
+    result = signed[:, :whole].reshape(len(updates), whole // width, width).sum(dim=1)
     result[:, : dim - whole] += signed[:, whole:]
     return _host(result)
 

@@ -1,0 +1,57 @@
+# One command per duty; the continuous integration runs the same ones. `make` alone lists them.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed.stamp
+EXTRAS := sim,report,tracking,dev
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint types tests test-slow bench format clean
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv with everything below in it (PYTHON=python3.12 picks another Python)
+
+# Runs again only when one of these two files has changed.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "fedsteer needs Python 3.11 or newer, and '$(PYTHON)' is not." >&2; \
+		echo "Name another one: make $(or $(MAKECMDGOALS),install) PYTHON=python3.12" >&2; \
+		exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[$(EXTRAS)]'
+	@touch $@
+
+run: install ## compare all rules on the embedded data: table here, report page in runs/
+	$(BIN)/fedsteer compare
+
+test: lint types tests ## all that must pass: lint, types, tests
+
+lint: install ## style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install ## static types
+	$(BIN)/mypy
+
+tests: install ## the tests that take seconds
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+test-slow: install ## the tests that take minutes
+	$(BIN)/pytest -m slow
+
+bench: install ## time and memory of a server step against bare matrix products
+	$(BIN)/python benchmarks/server_step.py
+
+format: install ## rewrite the sources in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the environment, caches and build outputs; runs/ stays
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

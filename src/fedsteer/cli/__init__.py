@@ -1,0 +1,61 @@
+"""The command line: one file a command. argparse, so that numpy and torch alone are enough.
+
+Bad input ends in one clear line on stderr and exit code 2; Ctrl-C in exit code 130 with
+everything finished so far on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from fedsteer import __version__
+from fedsteer.errors import FedsteerError
+
+EPILOG = """examples:
+  fedsteer compare                                  all rules on the embedded digits, then a page
+  fedsteer run emnist --rule fedsteer --rounds 50   one rule on one data set
+  fedsteer rules fedsteer                           what a rule does and its options
+  fedsteer report runs/compare-digits               the page again, from records
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all commands."""
+    from fedsteer.cli import compare, data, report, rules, run
+
+    parser = argparse.ArgumentParser(
+        prog="fedsteer",
+        description="Federated learning that stays accurate when most clients are rarely there.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in (run, compare, report, rules, data):
+        command.add(commands)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code."""
+    options = build_parser().parse_args(arguments)
+    try:
+        return int(options.execute(options))
+    except FedsteerError as error:
+        print(f"fedsteer: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("torch", "sklearn", "safetensors"):
+            wanted = "pip install 'fedsteer[sim]'"
+            print(f"fedsteer: {missing} is not installed: {wanted}", file=sys.stderr)
+            return 2
+        raise
+    except KeyboardInterrupt:
+        print("fedsteer: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone: nobody is left to tell
+        return 0

@@ -1,0 +1,61 @@
+"""`fedsteer data`: what data sets there are, whether they are whole, and getting them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EPILOG = """Files are searched in $FEDSTEER_DATA, then the cache, then where Debian's package
+dataset-fashion-mnist puts them.
+
+examples:
+  fedsteer data list
+  fedsteer data check fashion-mnist
+  fedsteer data fetch cifar-10
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "data",
+        help="list, check or fetch data sets",
+        description="List the data sets, check the files of one, or fetch them.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=("list", "check", "fetch"))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; check: default all")
+    parser.add_argument("--folder", type=Path, help="look or put the files here")
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run it."""
+    from fedsteer.data import CATALOGUE, check, fetch
+    from fedsteer.errors import ConfigurationError, unknown
+
+    for name in options.names:
+        if name not in CATALOGUE:
+            raise unknown("data set", name, CATALOGUE)
+    if options.action == "list":
+        width = max(map(len, CATALOGUE))
+        for name, entry in CATALOGUE.items():
+            print(f"{name:<{width}}  {entry.description}")
+        return 0
+    if options.action == "fetch":
+        if not options.names:
+            raise ConfigurationError("fetch wants a name, see `fedsteer data list`")
+        for name in options.names:
+            print(f"{name}: {fetch(name, folder=options.folder)}")
+        return 0
+    whole = True
+    for name in options.names or CATALOGUE:
+        found = check(name, folder=options.folder)
+        whole &= found.ok or not options.names
+        print(f"{name}: {found.state}" + (f", {found.problem}" if found.problem else ""))
+        if found.ok:
+            train, test = sum(found.train_per_class), sum(found.test_per_class)
+            print(f"  {train:,} training and {test:,} test images in {found.folder or 'memory'}")
+    return 0 if whole else 2

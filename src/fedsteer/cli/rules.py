@@ -1,0 +1,65 @@
+"""`fedsteer rules`: every rule, its options and their meaning."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from dataclasses import fields
+from typing import Any
+
+from fedsteer.errors import unknown
+from fedsteer.rules import PRACTICAL, RULES, Rule
+from fedsteer.rules.options import Options, default_of, describe_range
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "rules",
+        help="every rule, its equations and options",
+        description="List the rules, or explain one: its equations, options and presets.",
+    )
+    parser.add_argument("name", nargs="?", help="a rule")
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run it."""
+    if options.name is None:
+        width = max(map(len, RULES))
+        for name, rule in RULES.items():
+            print(f"{name:<{width}}  {(rule.__doc__ or '').strip()}")
+        print(f"{'full':<{width}}  FedAvg with everybody present: the yardstick of comparisons.")
+        print("\nfedsteer rules NAME explains one.")
+        return 0
+    if options.name not in RULES:
+        raise unknown("rule", options.name, RULES)
+    print(explain(RULES[options.name]))
+    return 0
+
+
+def explain(rule: type[Rule]) -> str:
+    """Equations, options, presets."""
+    own = [f for f in fields(rule.options_type) if f.name not in _common()]
+    shared = [f for f in fields(rule.options_type) if f.name in _common()]
+    lines = [(sys.modules[rule.__module__].__doc__ or "").strip(), ""]
+    if own:
+        lines += ["Options", *(_line(entry) for entry in own), ""]
+    lines += ["Options of every rule", *(_line(entry) for entry in shared), ""]
+    practical = PRACTICAL | dict(rule.presets.get("practical", {}))
+    if rule.own_rate:
+        practical.pop("norm_bound")
+    words = ", ".join(f"{key}={value!r}" for key, value in practical.items())
+    return "\n".join([*lines, f'Preset "practical": {words}'])
+
+
+def _common() -> set[str]:
+    return {entry.name for entry in fields(Options)}
+
+
+def _line(entry: Any) -> str:
+    head = f"  {entry.name} = {default_of(entry)!r}"
+    limits = describe_range(entry)
+    body = entry.metadata["help"] + (f" [{limits}]" if limits else "")
+    return f"{head}\n" + textwrap.fill(body, 92, initial_indent=" " * 6, subsequent_indent=" " * 6)

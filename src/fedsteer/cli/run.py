@@ -1,0 +1,87 @@
+"""`fedsteer run`: one rule, one seed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedsteer.cli.shared import add_experiment, read_experiment, writable
+
+EPILOG = """examples:
+  fedsteer run                                        FedSteer on the embedded digits
+  fedsteer run --rule fedavg --seed 3
+  fedsteer run fashion-mnist --rule fedsteer:practical --rounds 20
+  fedsteer run my.toml --set participation.kind=markov --set participation.mean_on=8
+  fedsteer run --out runs/long --rounds 1000          Ctrl-C, then the same with --resume
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run one rule and keep its records",
+        description="Run one rule under one seed. Writes records and checkpoints to --out.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_experiment(parser)
+    parser.add_argument(
+        "--rule", default="fedsteer", help="a rule, rule:preset, full, or a variant of the file"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of every random draw; default: 0")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/EXPERIMENT/RULE/...")
+    parser.add_argument(
+        "--track", choices=("tensorboard",), help="also write what a tracker can show live"
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run it."""
+    from fedsteer.cli.display import describe, progress_bar
+    from fedsteer.errors import ConfigurationError
+    from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+
+    if options.seed < 0:
+        raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
+    experiment = read_experiment(options)
+    entry = find_entry(experiment, options.rule)
+    folder = options.out or Path("runs", experiment.name, entry.slug, f"seed-{options.seed}")
+    trackers = []
+    if options.track:
+        from fedsteer.records.tensorboard import tensorboard_tracker
+
+        trackers.append(tensorboard_tracker(writable(folder)))
+    with progress_bar(experiment.run.rounds, entry.label, options.quiet) as update:
+
+        def watch(progress: Progress) -> None:
+            update(progress.trained, describe(progress))
+
+        try:
+            run = run_entry(
+                experiment,
+                entry,
+                options.seed,
+                writable(folder.parent) / folder.name,
+                resume=options.resume,
+                watch=watch,
+                trackers=trackers,
+            )
+        except Interrupted:
+            print(f"fedsteer: stopped; --resume --out {folder} goes on", file=sys.stderr)
+            return 130
+    result = run.result or {}
+    if options.json:
+        print(json.dumps({"folder": str(folder), **result}))
+        return 0
+    groups = ", ".join(f"{k} {v:.3f}" for k, v in result.get("group_accuracy", {}).items())
+    print(f"{entry.label}: accuracy {result['accuracy']:.3f}" + (f" ({groups})" if groups else ""))
+    if result["warm_up_rounds"]:
+        print(f"  after {result['warm_up_rounds']} rounds of warm-up, which no table should hide")
+    print(f"  records in {folder}")
+    return 0

@@ -1,0 +1,56 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedsteer.errors import ConfigurationError
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """The experiment and changes to it."""
+    parser.add_argument(
+        "experiment",
+        nargs="?",
+        default="digits",
+        help="a shipped experiment (digits, fashion-mnist, emnist, cifar-10) or a TOML file; "
+        "default: digits",
+    )
+    parser.add_argument("--data", metavar="NAME", help="another data set, see `fedsteer data list`")
+    parser.add_argument("--rounds", type=int, metavar="T", help="number of training rounds")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to train; default: cpu")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change any setting, e.g. --set training.rate=0.05 --set options.fedsteer.ridge=1",
+    )
+    parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def read_experiment(options: argparse.Namespace) -> Any:
+    """The experiment these arguments mean."""
+    from fedsteer.simulate.experiment import load_experiment, parse_settings
+
+    settings: dict[str, Any] = {}
+    if options.data is not None:
+        settings["data.name"] = options.data
+    if options.rounds is not None:
+        settings["run.rounds"] = options.rounds
+    if options.device is not None:
+        settings["run.device"] = options.device
+    return load_experiment(options.experiment, settings | parse_settings(options.set))
+
+
+def writable(folder: Path) -> Path:
+    """The folder, if something can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write to {folder}: {error.strerror}") from None
+    return folder

@@ -1,0 +1,80 @@
+"""Download a data set from its official place into the cache directory."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedsteer.data.catalogue import entry_of
+from fedsteer.data.checking import check
+from fedsteer.data.files import cache_folder
+from fedsteer.errors import ConfigurationError, DataError
+
+
+def fetch(
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    downloader: Callable[[str, Any, Any], None] | None = None,
+) -> Path:
+    """Download a data set unless it is there, whole and right, and return its folder.
+
+    Every download is compared with its published checksum before it is used. `downloader` is
+    handed to pooch, for those who need a proxy, a mirror or a progress bar.
+    """
+    entry = entry_of(name)
+    if not entry.downloads:
+        reason = "it needs no files" if not entry.files else "its files are not published anywhere"
+        raise ConfigurationError(f"{name} cannot be downloaded: {reason}")
+    target = cache_folder(name) if folder is None else Path(folder)
+    if check(name, folder=target).ok:
+        return target
+    try:
+        import pooch
+    except ImportError as error:
+        raise ConfigurationError("downloads need pooch: pip install 'fedsteer[sim]'") from error
+    try:
+        for download in entry.downloads:
+            file = PurePosixPath(download.url).name
+            path = Path(
+                pooch.retrieve(
+                    download.url, download.checksum, fname=file, path=target, downloader=downloader
+                )
+            )
+            if download.members:
+                _unpack(path, download.members, target)
+                path.unlink()
+    # pooch reports an unequal checksum as a ValueError; errors of the network are OSErrors.
+    except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{name} could not be downloaded: {reason}") from error
+    report = check(name, folder=target)
+    if not report.ok:
+        raise DataError(report.problem)
+    return target
+
+
+def _unpack(archive: Path, members: tuple[str, ...], target: Path) -> None:
+    """Write the members side by side, whatever folder the archive has them in."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed_zip:
+            for member in members:
+                _write(target / PurePosixPath(member).name, packed_zip.read(member))
+    else:
+        with tarfile.open(archive) as packed_tar:
+            for member in members:
+                stream = packed_tar.extractfile(member)
+                if stream is None:
+                    raise DataError(f"{archive}: {member} is no file")
+                _write(target / PurePosixPath(member).name, stream.read())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write in one step, so that an interrupted download leaves no half of a file behind."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_bytes(data)
+    unfinished.replace(path)

@@ -1,0 +1,100 @@
+"""Label shares drawn from a Dirichlet distribution: a dial from one label each to uniform.
+
+Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+Classification", 2019.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsteer import draws
+from fedsteer.data.partition import (
+    Indices,
+    Partition,
+    checked_labels,
+    checked_points,
+    partition_of,
+)
+from fedsteer.data.quotas import draw_distinct, spread_evenly
+from fedsteer.errors import ConfigurationError
+
+
+def dirichlet(
+    labels: Indices,
+    clients: int = 100,
+    alpha: float = 0.3,
+    points: int | None = None,
+    *,
+    seed: int,
+    minimum: int = 1,
+    replace: bool = False,
+) -> Partition:
+    """Divide each label's points among the clients by shares drawn from Dirichlet(alpha).
+
+    All of the data is divided, and sizes are as unequal as the shares. Clients that would get fewer
+    than `minimum` points take some from the largest ones.
+
+    With `replace`, clients share points: each draws its own label shares from Dirichlet(alpha) and
+    then `points` distinct points by them.
+    """
+    labels = checked_labels(labels, clients, seed)
+    checked_points(points, replace, len(labels))
+    if not 0 < alpha < float("inf"):
+        raise ConfigurationError(f"alpha must be positive, got {alpha}")
+    if minimum < 1:
+        raise ConfigurationError(f"minimum must be at least 1, got {minimum}")
+    rng = draws.generator(seed, "partition dirichlet")
+    if replace and points is not None:
+        return partition_of(_shared(labels, clients, alpha, points, rng), labels)
+    if points is not None:
+        raise ConfigurationError("points needs replace=True: without it all data is divided")
+    if clients * minimum > len(labels):
+        raise ConfigurationError(
+            f"{clients} clients with {minimum} or more points each need {clients * minimum}, "
+            f"the data has {len(labels)}; replace=True lets them share"
+        )
+    return partition_of(_topped_up(_divided(labels, clients, alpha, rng), minimum), labels)
+
+
+def _divided(
+    labels: Indices, clients: int, alpha: float, rng: np.random.Generator
+) -> list[Indices]:
+    owner = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        bounds = np.cumsum(rng.dirichlet(np.full(clients, alpha))) * len(members)
+        # The last bound may fall short of the number of members by a rounding error.
+        owner[members] = np.searchsorted(bounds[:-1], np.arange(len(members)), side="right")
+    # Shuffled first, so that what `_topped_up` takes from the end of a client is of any label.
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(owner[order], kind="stable")]
+    return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
+
+
+def _topped_up(indices: list[Indices], minimum: int) -> list[Indices]:
+    sizes = np.array([len(own) for own in indices])
+    for poor in np.flatnonzero(sizes < minimum):
+        while sizes[poor] < minimum:
+            rich = int(sizes.argmax())
+            indices[poor] = np.append(indices[poor], indices[rich][-1])
+            indices[rich] = indices[rich][:-1]
+            sizes[poor] += 1
+            sizes[rich] -= 1
+    return indices
+
+
+def _shared(
+    labels: Indices, clients: int, alpha: float, points: int, rng: np.random.Generator
+) -> list[Indices]:
+    kinds = np.unique(labels)
+    pools = [np.flatnonzero(labels == kind) for kind in kinds]
+    room = np.array([len(pool) for pool in pools])
+    indices = []
+    for share in rng.dirichlet(np.full(len(kinds), alpha), size=clients):
+        quota = np.minimum(rng.multinomial(points, share), room)
+        # What a label cannot give is taken from the others; there is enough of them all together.
+        excess = spread_evenly(points - int(quota.sum()), room - quota, quota, rng)
+        assert excess is not None
+        indices.append(draw_distinct(pools, range(len(kinds)), quota + excess, rng))
+    return indices

@@ -1,0 +1,62 @@
+"""Data sorted by label and cut into shards, of which every client gets a few.
+
+McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedsteer import draws
+from fedsteer.data.partition import (
+    Indices,
+    Partition,
+    checked_labels,
+    checked_points,
+    partition_of,
+)
+from fedsteer.errors import ConfigurationError
+
+
+def shards(
+    labels: Indices,
+    clients: int = 100,
+    shards_per_client: int = 2,
+    points: int | None = None,
+    *,
+    seed: int,
+    replace: bool = False,
+) -> Partition:
+    """`shards_per_client` shards each, of `points` points together or, without it, all the data.
+
+    Every shard goes to one client. With `replace`, shards go to any number of clients, and a
+    client's own shards are distinct.
+    """
+    labels = checked_labels(labels, clients, seed)
+    checked_points(points, replace, len(labels))
+    if shards_per_client < 1:
+        raise ConfigurationError(f"shards_per_client must be at least 1, got {shards_per_client}")
+    if points is not None and points % shards_per_client:
+        raise ConfigurationError(
+            f"{points} points cannot be cut into {shards_per_client} equal shards"
+        )
+    wanted = clients * shards_per_client
+    size = points // shards_per_client if points is not None else None
+    cuts = wanted if size is None else len(labels) // size
+    if cuts > len(labels) or cuts < (shards_per_client if replace else wanted):
+        raise ConfigurationError(
+            f"{clients} clients with {shards_per_client} shards of {size or 1} points or more "
+            f"cannot be cut from {len(labels)} points"
+        )
+    rng = draws.generator(seed, "partition shards")
+    # A random order under the sort, so that the shards of a label differ from seed to seed.
+    order = rng.permutation(len(labels))
+    by_label = order[np.argsort(labels[order], kind="stable")]
+    pieces = np.array_split(by_label, cuts)
+    if size is not None:
+        pieces = [piece[:size] for piece in pieces]
+    if replace:
+        hands = [rng.choice(cuts, shards_per_client, replace=False) for _ in range(clients)]
+    else:
+        hands = list(rng.permutation(cuts)[:wanted].reshape(clients, shards_per_client))
+    return partition_of([np.concatenate([pieces[s] for s in hand]) for hand in hands], labels)

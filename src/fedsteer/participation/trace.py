@@ -1,0 +1,138 @@
+"""Recorded availability: when each client was there, in seconds, repeated for ever."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsteer import draws
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.participation.base import Clients, Probabilities, checked_round, checked_seed
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Client i is available in each interval [start, end) of `intervals[i]`, a (k, 2) array.
+
+    Round t starts at second t * round_seconds, and a client takes part in it when it is available
+    at that instant and stays so for `stay_seconds` more. A client's record repeats after
+    `lengths` seconds (one value, or one per client; the last end of all without it). Intervals
+    that touch are one, but not across the end of a record.
+    """
+
+    intervals: tuple[Times, ...]
+    round_seconds: float
+    lengths: float | Times | None = None
+    stay_seconds: float = 0.0
+    _lengths: Times = field(init=False, repr=False)  # (N,)
+    _starts: Times = field(init=False, repr=False)  # all intervals, one client after the other
+    _ends: Times = field(init=False, repr=False)
+    _owners: Clients = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.round_seconds < math.inf:
+            raise ConfigurationError(f"round_seconds must be positive, got {self.round_seconds}")
+        if not 0 <= self.stay_seconds < math.inf:
+            raise ConfigurationError(f"stay_seconds must be 0 or more, got {self.stay_seconds}")
+        intervals = tuple(_checked(own, client) for client, own in enumerate(self.intervals))
+        if not any(len(own) for own in intervals):
+            raise DataError("the trace has no client that is ever available")
+        every = np.concatenate(intervals)
+        lengths = _checked_lengths(self.lengths, every[:, 1].max(), len(intervals))
+        owners = np.repeat(np.arange(len(intervals)), [len(own) for own in intervals])
+        beyond = every[:, 1] > lengths[owners]
+        if beyond.any():
+            client = owners[beyond.argmax()]
+            raise DataError(f"client {client}: an interval ends after {lengths[client]:g} seconds")
+        for name, value in (
+            ("intervals", intervals),
+            ("_lengths", lengths),
+            ("_starts", every[:, 0]),
+            ("_ends", every[:, 1]),
+            ("_owners", owners),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.intervals)
+
+    @property
+    def probabilities(self) -> Probabilities:
+        """The share of rounds each client takes part in; 0 for one that never does.
+
+        Modulo a record's length L, rounds start at the multiples of L / b, each equally often, b
+        being the denominator of round_seconds / L in lowest terms: so it is enough to count those
+        inside the intervals. This differs from the share of time when rounds are long.
+        """
+        step = np.array([self._step(length) for length in self._lengths.tolist()])
+        own_step = step[self._owners]
+        # Beyond the last start that is early enough: t < end, and t + stay <= end.
+        first = np.ceil(self._starts / own_step)
+        last = np.ceil(self._ends / own_step)
+        if self.stay_seconds:
+            last = np.floor((self._ends - self.stay_seconds) / own_step) + 1
+        hits = np.maximum(last - first, 0) * own_step
+        seconds = np.bincount(self._owners, weights=hits, minlength=self.clients)
+        return np.clip(seconds / self._lengths, 0.0, 1.0)
+
+    def present(self, round: int) -> Clients:
+        """The clients available when this round starts."""
+        checked_round(round)
+        now = np.fmod(round * self.round_seconds, self._lengths)[self._owners]
+        there = (self._starts <= now) & (now < self._ends)
+        there &= now + self.stay_seconds <= self._ends
+        return np.unique(self._owners[there])
+
+    def sample(self, clients: int, seed: int) -> Trace:
+        """A trace of `clients` of the recorded devices, drawn without replacement."""
+        checked_seed(seed)
+        if not 1 <= clients <= self.clients:
+            raise ConfigurationError(
+                f"{clients} clients cannot be drawn from a trace of {self.clients}"
+            )
+        chosen = draws.generator(seed, "participation trace").choice(
+            self.clients, clients, replace=False
+        )
+        return Trace(
+            tuple(self.intervals[device] for device in chosen),
+            self.round_seconds,
+            self._lengths[chosen],
+            self.stay_seconds,
+        )
+
+    def _step(self, length: float) -> float:
+        return length / (Fraction(self.round_seconds) / Fraction(length)).denominator
+
+
+def _checked(intervals: ArrayLike, client: int) -> Times:
+    try:
+        array = np.array(intervals, dtype=np.float64).reshape(-1, 2)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"client {client}: intervals must be pairs of start and end") from error
+    array = array[np.argsort(array[:, 0], kind="stable")]
+    starts, ends = array[:, 0], array[:, 1]
+    if not np.isfinite(array).all() or (starts < 0).any():
+        raise DataError(f"client {client}: times must be finite and not negative")
+    if (starts >= ends).any():
+        raise DataError(f"client {client}: an interval must end after it starts")
+    if (starts[1:] < ends[:-1]).any():
+        raise DataError(f"client {client}: intervals overlap")
+    touching = np.flatnonzero(starts[1:] == ends[:-1])
+    return np.column_stack([np.delete(starts, touching + 1), np.delete(ends, touching)])
+
+
+def _checked_lengths(lengths: float | Times | None, last: float, n: int) -> Times:
+    array = np.asarray(last if lengths is None else lengths, dtype=np.float64)
+    if array.shape not in ((), (n,)):
+        raise ConfigurationError("lengths must be one number, or one per client")
+    if not (np.isfinite(array) & (array > 0)).all():
+        raise ConfigurationError("lengths must be positive")
+    return np.broadcast_to(array, (n,))

@@ -1,0 +1,79 @@
+"""FedScale's behaviour trace, a pickle:
+
+    {device: {"duration", "inactive": [...], "finish_time", "active": [...], "model"}}
+
+Times are seconds. The device becomes available at active[i] and unavailable at inactive[i]; its
+record repeats after finish_time. `duration` and `model` are not used. Devices become clients in the
+order of their ids.
+
+A pickle is a program. It is run here by a machine that has no access to any class or function, so
+it can build plain containers, numbers and texts and nothing else. It is also looked through first:
+one damaged memory address in it would have the machine reserve gigabytes.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedsteer.errors import DataError
+from fedsteer.participation.trace import Times
+
+
+class _PlainValuesOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> NoReturn:
+        raise DataError(f"refused: the pickle asks for {module}.{name}, only plain values may be")
+
+
+def fedscale_intervals(data: bytes) -> tuple[tuple[Times, ...], Times]:
+    """The intervals of each device, and the length of its record."""
+    try:
+        _refuse_far_addresses(data)
+        content = _PlainValuesOnly(io.BytesIO(data)).load()
+    except DataError:
+        raise
+    except Exception as error:  # a damaged or hostile pickle can fail in any way there is
+        raise DataError(f"not a readable pickle ({type(error).__name__})") from error
+    if not isinstance(content, dict) or not content:
+        raise DataError("must hold a dictionary with one entry per device")
+    try:
+        devices = sorted(content)
+    except TypeError as error:
+        raise DataError("device ids must be all numbers or all texts") from error
+    records = [_record(content[device], str(device)) for device in devices]
+    return tuple(intervals for intervals, _ in records), np.array([end for _, end in records])
+
+
+def _refuse_far_addresses(data: bytes) -> None:
+    for operation, argument, _ in pickletools.genops(data):
+        # Addresses are counted up, one an operation, by whoever writes a pickle.
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise DataError("refused: the pickle writes far beyond its own size")
+
+
+def _record(record: Any, device: str) -> tuple[Times, float]:
+    if not isinstance(record, dict) or not {"active", "inactive", "finish_time"} <= record.keys():
+        raise DataError(f"device {device}: needs active, inactive and finish_time")
+    active, inactive = _times(record["active"], device), _times(record["inactive"], device)
+    (finish,) = _times([record["finish_time"]], device)
+    if len(active) != len(inactive):
+        raise DataError(f"device {device}: {len(active)} times active, {len(inactive)} inactive")
+    if finish <= 0:
+        raise DataError(f"device {device}: finish_time must be positive")
+    intervals = np.column_stack([active, inactive])
+    return intervals[active != inactive], float(finish)  # one of no duration is none
+
+
+def _times(values: Any, device: str) -> Times:
+    plain = isinstance(values, list | tuple) and all(type(v) in (int, float) for v in values)
+    try:
+        times = np.array(values if plain else [np.nan], dtype=np.float64)
+    except OverflowError:
+        times = np.array([np.nan])
+    if not np.isfinite(times).all():
+        raise DataError(f"device {device}: times must be finite numbers")
+    return times

@@ -1,0 +1,125 @@
+"""Reading availability traces: four formats, one `Trace`.
+
+    .csv           columns client, start, end (seconds): one row per interval, in any order
+    .json          {"0": [[start, end], ...], "1": ...}, seconds
+    .json          FLASH's event log, told by its "messages" (see trace_flash)
+    .pkl .pickle   FedScale's behaviour trace (see trace_fedscale)
+
+Clients of the first two are numbered from 0; a number that does not occur is a client that is never
+available. Files are untrusted: whatever is wrong with one ends in a `DataError` that names it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsteer.errors import DataError
+from fedsteer.participation.trace import Times, Trace
+from fedsteer.participation.trace_fedscale import fedscale_intervals
+from fedsteer.participation.trace_flash import flash_intervals
+
+MOST_CLIENTS = 1_000_000  # one mistyped client number must not fill the memory
+
+
+def read_trace(
+    path: str | os.PathLike[str],
+    *,
+    round_seconds: float,
+    length: float | None = None,
+    stay_seconds: float = 0.0,
+) -> Trace:
+    """The trace in a file; `length` (seconds) overrides when the records repeat."""
+    path = Path(path)
+    try:
+        intervals, lengths = _parse(path)
+        return Trace(intervals, round_seconds, lengths if length is None else length, stay_seconds)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
+    if path.suffix in (".pkl", ".pickle"):
+        return fedscale_intervals(path.read_bytes())
+    if path.suffix == ".csv":
+        return _csv_intervals(_text(path)), None
+    if path.suffix == ".json":
+        try:
+            content = json.loads(_text(path))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"not JSON ({error})") from error
+        if not isinstance(content, dict) or not content:
+            raise DataError("must hold an object with one entry per client")
+        if all(isinstance(record, dict) for record in content.values()):
+            return flash_intervals(content)
+        return _json_intervals(content), None
+    raise DataError("a trace ends in .csv, .json, .pkl or .pickle")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError("not a text file in UTF-8") from error
+
+
+def _csv_intervals(text: str) -> tuple[Times, ...]:
+    try:
+        header, *rows = list(csv.reader(io.StringIO(text), strict=True)) or [[]]
+    except csv.Error as error:
+        raise DataError(f"not CSV ({error})") from error
+    if [column.strip() for column in header] != ["client", "start", "end"]:
+        raise DataError("the first line must be client,start,end")
+    found: dict[int, list[tuple[float, float]]] = {}
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        try:
+            name, start, end = row
+            found.setdefault(_client(name), []).append((float(start), float(end)))
+        except ValueError as error:
+            raise DataError(f"line {line}: must be a client number and two times") from error
+    return _numbered(found)
+
+
+def _json_intervals(content: dict[str, Any]) -> tuple[Times, ...]:
+    found: dict[int, list[tuple[float, float]]] = {}
+    for name, intervals in content.items():
+        try:
+            pairs = [_pair(interval) for interval in intervals]
+            found.setdefault(_client(name), []).extend(pairs)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(f"client {name!r}: must be a number with [start, end] pairs") from error
+    return _numbered(found)
+
+
+def _pair(interval: Any) -> tuple[float, float]:
+    start, end = interval
+    # float() alone would take the texts and truth values that JSON can hold as well.
+    if not all(type(time) in (int, float) for time in (start, end)):
+        raise ValueError
+    return float(start), float(end)
+
+
+def _client(name: str) -> int:
+    number = int(name)
+    if not 0 <= number < MOST_CLIENTS:
+        raise DataError(f"client {number}: numbers lie in 0..{MOST_CLIENTS - 1}")
+    return number
+
+
+def _numbered(found: dict[int, list[tuple[float, float]]]) -> tuple[Times, ...]:
+    if not found:
+        raise DataError("the trace has no client")
+    return tuple(
+        np.array(found.get(client, []), dtype=np.float64).reshape(-1, 2)
+        for client in range(max(found) + 1)
+    )

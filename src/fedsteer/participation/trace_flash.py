@@ -1,0 +1,93 @@
+"""FLASH's event log, JSON:
+
+    {device: {"messages": "2020-01-28 07:14:02\\tscreen_unlock\\n...", ...}}
+
+One line per event. A device is available while it is charging, on Wi-Fi and locked:
+
+    charging   from battery_charged_on to battery_charged_off
+    Wi-Fi      from wifi to any other network (2g, 3g, 4g, 5g, unknown)
+    locked     from screen_lock to screen_unlock
+
+Until the first event of its kind, each of the three counts as false. Other events (screen on
+and off, battery level) do not matter. Lines are taken in the order of their times. An
+availability that is still open lasts until the device's last event.
+
+Second 0 is midnight before the first event of any device, and all records repeat after the same
+whole number of days, so that day and night stay where they are. Devices become clients in the order
+of the file.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from fedsteer.errors import DataError
+from fedsteer.participation.trace import Times
+
+_DAY = 86_400.0
+
+# event -> (condition, its value from then on)
+_EFFECTS = {
+    "battery_charged_on": ("charging", True),
+    "battery_charged_off": ("charging", False),
+    "wifi": ("wifi", True),
+    **dict.fromkeys(("2g", "3g", "4g", "5g", "unknown"), ("wifi", False)),
+    "screen_lock": ("locked", True),
+    "screen_unlock": ("locked", False),
+}
+
+Event = tuple[datetime, str]
+
+
+def flash_intervals(content: dict[str, Any]) -> tuple[tuple[Times, ...], float]:
+    """The intervals of each device, and the length of all records."""
+    logs = [_events(record, device) for device, record in content.items()]
+    times = [moment for events in logs for moment, _ in events]
+    if not any(event in _EFFECTS for events in logs for _, event in events):
+        raise DataError("no event of the log tells of charging, Wi-Fi or the lock")
+    midnight = min(times).replace(hour=0, minute=0, second=0)
+    days = (max(times) - midnight) // timedelta(days=1) + 1
+    return tuple(_available(events, midnight) for events in logs), days * _DAY
+
+
+def _events(record: dict[str, Any], device: str) -> list[Event]:
+    messages = record.get("messages")
+    if not isinstance(messages, str):
+        raise DataError(f"device {device}: has no messages")
+    events = []
+    for line in messages.splitlines():
+        if not line.strip():
+            continue
+        moment, _, event = line.strip().partition("\t")
+        try:
+            time = datetime.strptime(moment.strip(), "%Y-%m-%d %H:%M:%S")
+        except ValueError as error:
+            raise DataError(f"device {device}: {line[:60]!r} is no time and event") from error
+        events.append((time, event.strip().lower()))
+    # By time only: events of the same second keep their order.
+    return sorted(events, key=lambda event: event[0])
+
+
+def _available(events: list[Event], midnight: datetime) -> Times:
+    state = {"charging": False, "wifi": False, "locked": False}
+    intervals = []
+    since: float | None = None
+    now = 0.0
+    for moment, event in events:
+        now = (moment - midnight).total_seconds()
+        if event in _EFFECTS:
+            condition, value = _EFFECTS[event]
+            state[condition] = value
+        if all(state.values()):
+            since = now if since is None else since
+        elif since is not None:
+            intervals.append((since, now))
+            since = None
+    if since is not None:
+        intervals.append((since, now))
+    # Coming and going within one second is no availability.
+    lasting = [pair for pair in intervals if pair[0] < pair[1]]
+    return np.array(lasting, dtype=np.float64).reshape(-1, 2)

@@ -1,0 +1,41 @@
+"""The one checkpoint format: a safetensors file whose header carries one JSON document.
+
+Named arrays and JSON are what every state packs to (see `fedsteer.steering.state`). One file,
+replaced atomically: after a kill there is always a whole checkpoint, the last or the one before.
+No pickle, so a checkpoint from a stranger can be opened.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.errors import DataError
+from fedsteer.records.files import write_atomically
+
+
+def write_checkpoint(path: Path, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> None:
+    """Arrays and JSON-able `meta` into one file, atomically."""
+    from safetensors.numpy import save
+
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write_atomically(path, save(whole, {"fedsteer": json.dumps(meta)}))
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """The inverse of `write_checkpoint`."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "np") as file:
+            meta = json.loads((file.metadata() or {})["fedsteer"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise DataError(f"there is no checkpoint {path}") from None
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise DataError(f"{path} is not a checkpoint of fedsteer: {error}") from None
+    return arrays, meta

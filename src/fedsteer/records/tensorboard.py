@@ -1,0 +1,33 @@
+"""Rounds as TensorBoard scalars, live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedsteer.errors import ConfigurationError
+
+SCALARS = ("accuracy", "loss", "train_loss", "variance", "delta_norm", "bound_factor", "active")
+
+
+def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
+    """A tracker that writes each round's scalars below `folder`."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "--track tensorboard needs it: pip install 'fedsteer[tracking]'"
+        ) from None
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def track(happened: Any) -> None:
+        row = happened.row
+        for name in SCALARS:
+            if row.get(name) is not None:
+                writer.add_scalar(name, row[name], row["round"])
+        for group, value in row.get("group_accuracy", {}).items():
+            writer.add_scalar(f"accuracy/{group}", value, row["round"])
+        writer.flush()
+
+    return track

@@ -1,0 +1,62 @@
+"""Appending what happens, so that a resumed run leaves the same bytes as an unbroken one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from fedsteer.records.files import plain, write_json
+
+STREAMS = ("rounds", "clients", "timing")
+
+
+class RecordWriter:
+    """Three append-only files of a run. `offsets` go into the checkpoint; `rewind` goes back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, IO[bytes]] = {
+            name: (folder / f"{name}.jsonl").open("ab") for name in STREAMS
+        }
+
+    def append(self, stream: str, row: Mapping[str, Any]) -> None:
+        """One row to `rounds`, `clients` or `timing`; keys without a value are left out."""
+        filled = {key: value for key, value in plain(dict(row)).items() if value is not None}
+        self._files[stream].write((json.dumps(filled, separators=(",", ":")) + "\n").encode())
+
+    def offsets(self) -> dict[str, int]:
+        """Length of each file, everything so far safely on disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {name: file.tell() for name, file in self._files.items()}
+
+    def rewind(self, offsets: Mapping[str, int]) -> None:
+        """Drop whatever was written after these offsets."""
+        for name, file in self._files.items():
+            file.truncate(offsets[name])
+            file.seek(0, os.SEEK_END)
+
+    def manifest(self, value: Mapping[str, Any]) -> None:
+        """What is being run."""
+        write_json(self.folder / "manifest.json", value)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """The run is complete."""
+        self.offsets()
+        write_json(self.folder / "result.json", result)
+
+    def close(self) -> None:
+        """Flush and close."""
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,16 @@
+"""From records to tables and one page; reads records only.
+
+    runs = find_runs(folder)
+    summary = summarise(runs)                      # a row per rule, intervals over seeds
+    print(to_text(summary))                        # or to_markdown, to_csv
+    write_page(runs, folder / "report.html", "My comparison")
+
+The page is one HTML file that needs no network: it carries plotly.js (`assets/`), so drawing needs
+no Python package beyond NumPy.
+"""
+
+from fedsteer.report.formats import to_csv, to_markdown, to_text
+from fedsteer.report.page import write_page
+from fedsteer.report.tables import Row, Summary, summarise
+
+__all__ = ["Row", "Summary", "summarise", "to_csv", "to_markdown", "to_text", "write_page"]

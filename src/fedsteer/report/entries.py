@@ -1,0 +1,139 @@
+"""Which runs belong together: an entry is one rule in one experiment, over its seeds.
+
+An entry is a row of the table and a colour on the page. Records of other programs may lack keys,
+so everything is looked up with `look`, which answers None for what is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedsteer.errors import DataError
+from fedsteer.records import Run
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The runs of one rule in one experiment, by seed."""
+
+    experiment: str
+    label: str
+    rule: str  # the name without preset or options
+    runs: tuple[Run, ...]
+
+    @property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that enter means: the finished ones."""
+        return tuple(run for run in self.runs if run.finished)
+
+    @property
+    def shown(self) -> tuple[Run, ...]:
+        """The runs drawn as curves: the finished ones, or all while none is."""
+        return self.counted or self.runs
+
+
+def look(value: Any, *keys: str) -> Any:
+    """`value[key][key]...`, or None where there is no such thing."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def number(value: Any, *keys: str) -> float | None:
+    """The finite number found there, or None."""
+    found = look(value, *keys)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+        return None
+    return float(found)
+
+
+def seed_of(run: Run) -> int | None:
+    """The seed of a run, where it is known."""
+    seed = number(run.manifest, "seed")
+    return None if seed is None else int(seed)
+
+
+def gather(runs: Iterable[Run]) -> list[Entry]:
+    """Entries in the order of experiment and label."""
+    unique = list({run.folder.resolve(): run for run in runs}.values())
+    if not unique:
+        raise DataError("there are no runs to report")
+    by_experiment: dict[str, list[Run]] = {}
+    for run in unique:
+        by_experiment.setdefault(_text(run, "experiment", "name"), []).append(run)
+    found: list[Entry] = []
+    for experiment, members in by_experiment.items():
+        for name, part in _apart(experiment, members):
+            found += _entries(name, part)
+    return sorted(found, key=lambda entry: (entry.experiment, entry.label))
+
+
+def names_of(entries: Sequence[Entry]) -> list[str]:
+    """What to call each entry: its label, led by the experiment where there are several."""
+    several = len({entry.experiment for entry in entries}) > 1
+    return [
+        f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
+        for entry in entries
+    ]
+
+
+def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
+    """Two comparisons that share a name but lie in different folders are different experiments."""
+    if not _clash(runs):
+        return [(experiment, runs)]
+    parts: dict[Any, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(run.folder.resolve().parent.parent, []).append(run)
+    titles = [folder.name for folder in parts]
+    if len(parts) == 1 or len(set(titles)) < len(titles):
+        first, second = _clash(runs) or (runs[0], runs[0])
+        raise DataError(
+            f"{first.folder} and {second.folder} are runs of the same rule with the same seed; "
+            "report them apart"
+        )
+    named = [
+        (f"{experiment} ({title})".strip(), part)
+        for title, part in zip(titles, parts.values(), strict=True)
+    ]
+    return [pair for name, part in named for pair in _apart(name, part)]
+
+
+def _clash(runs: list[Run]) -> tuple[Run, Run] | None:
+    seen: dict[tuple[str, int], Run] = {}
+    for run in runs:
+        seed = seed_of(run)
+        if seed is None:
+            continue
+        other = seen.setdefault((_label(run), seed), run)
+        if other is not run:
+            return other, run
+    return None
+
+
+def _entries(experiment: str, runs: list[Run]) -> list[Entry]:
+    by_label: dict[str, list[Run]] = {}
+    for run in runs:
+        by_label.setdefault(_label(run), []).append(run)
+    return [
+        Entry(
+            experiment,
+            label,
+            _text(members[0], "rule", "name") or label,
+            tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
+        )
+        for label, members in by_label.items()
+    ]
+
+
+def _label(run: Run) -> str:
+    return _text(run, "rule", "label") or _text(run, "rule", "name") or "unnamed rule"
+
+
+def _text(run: Run, *keys: str) -> str:
+    found = look(run.manifest, *keys)
+    return "" if found is None else str(found)

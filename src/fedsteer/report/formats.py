@@ -1,0 +1,222 @@
+"""The table as Markdown, CSV and text for the terminal.
+
+Labels come from records and may hold anything: each form escapes what would break it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedsteer.report.statistics import Estimate
+from fedsteer.report.tables import Row, Summary
+
+MISSING = "-"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table for people: heading, meaning, and a cell's text and number."""
+
+    heading: str
+    meaning: str
+    text: Callable[[Row], str]
+    value: Callable[[Row], float | str | None]  # what to sort by
+    words: bool = False  # left-aligned
+
+
+def columns(summary: Summary) -> list[Column]:
+    """The columns that have something to show, most important first."""
+    found = [Column("rule", "the server rule", _name, lambda row: row.label, words=True)]
+    if len(summary.experiments) > 1:
+        found.insert(0, Column("experiment", "", _experiment, _experiment, words=True))
+    found.append(_estimated("accuracy %", "final test accuracy", lambda row: row.accuracy, percent))
+    if summary.baseline is not None:
+        heading = f"vs {summary.baseline}"
+        meaning = f"difference to {summary.baseline} in points, paired by seed"
+        found.append(_estimated(heading, meaning, lambda row: row.difference, points))
+    for group in summary.groups:
+        found.append(_group(group))
+    found += [
+        _estimated("client spread", "standard deviation of accuracy over clients, in points",
+                   lambda row: row.clients_std, percent),
+        _estimated("worst tenth", "accuracy that nine in ten clients exceed",
+                   lambda row: row.clients_p10, percent),
+        _plain("memory", "peak memory of the server rule", lambda row: row.server_bytes, size),
+        _plain("sent up", "bytes from clients to server", lambda row: row.bytes_up, size),
+        _plain("sent down", "bytes from server to clients", lambda row: row.bytes_down, size),
+        _plain("warm-up rounds", "rounds before training begins",
+               lambda row: row.warm_up_rounds, count),
+        _plain("warm-up uploads", "updates sent before training begins",
+               lambda row: row.warm_up_uploads, count),
+        _plain("time", "wall time of a run", lambda row: row.seconds, duration),
+    ]  # fmt: skip
+    found.append(Column("seeds", "finished runs", _seeds, lambda row: float(len(row.seeds))))
+    return [
+        column
+        for column in found
+        if column.words or any(column.text(row) != MISSING for row in summary.rows)
+    ]
+
+
+def to_markdown(summary: Summary) -> str:
+    """A Markdown table and a line that says what ± means."""
+    shown = columns(summary)
+    lines = [
+        _bars(_markdown(column.heading) for column in shown),
+        _bars(":--" if column.words else "--:" for column in shown),
+    ]
+    lines += [_bars(_markdown(column.text(row)) for column in shown) for row in summary.rows]
+    return "\n".join([*lines, "", _markdown(note(summary))]) + "\n"
+
+
+def to_csv(summary: Summary) -> str:
+    """Every number at full length, one row per rule; see `Summary.records` for the columns."""
+    records = summary.records()
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({key: _number(value) for key, value in record.items()})
+    return file.getvalue()
+
+
+def to_text(summary: Summary, width: int | None = None) -> str:
+    """Aligned columns for a terminal; those that do not fit in `width` characters are left out."""
+    shown = columns(summary)
+    texts = [
+        [_printable(column.heading), *(_printable(column.text(row)) for row in summary.rows)]
+        for column in shown
+    ]
+    widths = [max(map(len, cells)) for cells in texts]
+    kept = list(range(len(shown)))
+    while width is not None and sum(widths[i] + 2 for i in kept) - 2 > width and len(kept) > 3:
+        kept.pop(-2)  # the number of seeds stays: an accuracy without it says little
+    lines = []
+    for line in range(len(summary.rows) + 1):
+        cells = [
+            texts[i][line].ljust(widths[i]) if shown[i].words else texts[i][line].rjust(widths[i])
+            for i in kept
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * widths[i] for i in kept))
+    return "\n".join([*lines, "", _printable(note(summary))]) + "\n"
+
+
+def note(summary: Summary) -> str:
+    """What the numbers mean, in one line."""
+    parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
+    if summary.baseline is not None:
+        parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
+    left_out = sum(row.unfinished for row in summary.rows)
+    if left_out:
+        plural = "run is" if left_out == 1 else "runs are"
+        parts.append(f"{left_out} unfinished {plural} not counted.")
+    return " ".join(parts)
+
+
+def percent(value: float) -> str:
+    """A share as percent."""
+    return f"{100 * value:.1f}"
+
+
+def points(value: float) -> str:
+    """A difference of shares in points, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def size(value: float) -> str:
+    """Bytes, in decimal units."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def count(value: float) -> str:
+    """A count; a mean over seeds may have a fraction."""
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
+
+
+def duration(value: float) -> str:
+    """Seconds, minutes or hours."""
+    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min")):
+        if value < limit:
+            return (
+                f"{value / divisor:.2g} {unit}" if value < 10 else f"{value / divisor:.0f} {unit}"
+            )
+    return f"{value / 3600:.1f} h"
+
+
+def _estimated(
+    heading: str,
+    meaning: str,
+    pick: Callable[[Row], Estimate | None],
+    form: Callable[[float], str],
+) -> Column:
+    def text(row: Row) -> str:
+        found = pick(row)
+        if found is None:
+            return MISSING
+        half = "" if found.half is None else f" ± {percent(found.half)}"
+        return form(found.mean) + half
+
+    return Column(heading, meaning, text, lambda row: _mean(pick(row)))
+
+
+def _plain(
+    heading: str,
+    meaning: str,
+    pick: Callable[[Row], Estimate | None],
+    form: Callable[[float], str],
+) -> Column:
+    def text(row: Row) -> str:
+        found = pick(row)
+        return MISSING if found is None else form(found.mean)
+
+    return Column(heading, meaning, text, lambda row: _mean(pick(row)))
+
+
+def _group(name: str) -> Column:
+    return _estimated(
+        f"{name} %", f"accuracy on the {name} labels", lambda row: row.groups.get(name), percent
+    )
+
+
+def _mean(found: Estimate | None) -> float | None:
+    return None if found is None else found.mean
+
+
+def _name(row: Row) -> str:
+    return row.label
+
+
+def _experiment(row: Row) -> str:
+    return row.experiment
+
+
+def _seeds(row: Row) -> str:
+    return str(len(row.seeds))
+
+
+def _bars(cells: object) -> str:
+    return "| " + " | ".join(cells) + " |"  # type: ignore[arg-type]
+
+
+def _markdown(text: str) -> str:
+    text = " ".join(_printable(text).split())
+    for old, new in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
+        text = text.replace(old, new)
+    return text
+
+
+def _printable(text: str) -> str:
+    """No control characters: a label must not steer the terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _number(value: object) -> object:
+    return float(f"{value:.9g}") if isinstance(value, float) else value

@@ -1,0 +1,166 @@
+"""A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
+
+Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
+same draws under the same seed, so the interval is that of the differences seed by seed, which is
+narrower, and more honest, than comparing two intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedsteer.errors import unknown
+from fedsteer.records import Run
+from fedsteer.report.entries import Entry, gather, look, number, seed_of
+from fedsteer.report.statistics import Estimate, estimate
+
+DEFAULT_BASELINE = "fedavg"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule in one experiment. Accuracies are shares (0 to 1), memory and traffic are bytes."""
+
+    experiment: str
+    label: str
+    rule: str
+    seeds: tuple[int | None, ...]  # of the finished runs
+    unfinished: int
+    accuracy: Estimate | None
+    difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
+    groups: dict[str, Estimate | None]  # accuracy on each group of labels
+    clients_mean: Estimate | None  # accuracy on the clients' own label mixtures: mean over clients
+    clients_std: Estimate | None  # its spread over clients
+    clients_p10: Estimate | None  # its 10 % quantile over clients
+    server_bytes: Estimate | None  # peak
+    bytes_up: Estimate | None
+    bytes_down: Estimate | None
+    uploads: Estimate | None
+    warm_up_rounds: Estimate | None
+    warm_up_uploads: Estimate | None
+    seconds: Estimate | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows, best accuracy first within each experiment."""
+
+    rows: tuple[Row, ...]
+    baseline: str | None  # its label; None where no run is one
+    groups: tuple[str, ...]
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Names of the experiments, in the order of the rows."""
+        return tuple(dict.fromkeys(row.experiment for row in self.rows))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Plain numbers: `<quantity>` is the mean over seeds, `<quantity>_half` its interval."""
+        return [_record(row, self.groups) for row in self.rows]
+
+
+def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
+    """A row per rule.
+
+    baseline   label or name of the rule that differences refer to; by default fedavg, where it
+               was run
+    """
+    entries = gather(runs)
+    wanted = baseline or DEFAULT_BASELINE
+    bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
+    chosen = [base for base in bases.values() if base is not None]
+    if baseline is not None and not chosen:
+        raise unknown("baseline", baseline, {entry.label for entry in entries})
+    rows = [_row(entry, bases[entry.experiment]) for entry in entries]
+    rows.sort(key=lambda row: (row.experiment, -_mean(row.accuracy), row.label))
+    labels = {base.label for base in chosen}
+    shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
+    return Summary(tuple(rows), shown, _groups(entries))
+
+
+def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:
+    here = [entry for entry in entries if entry.experiment == experiment]
+    exact = [entry for entry in here if entry.label == wanted]
+    named = [entry for entry in here if entry.rule == wanted]
+    return (exact + named + [None])[0]  # type: ignore[list-item]
+
+
+def _row(entry: Entry, base: Entry | None) -> Row:
+    runs = entry.counted
+
+    def over_seeds(*keys: str) -> Estimate | None:
+        return estimate(number(run.result, *keys) for run in runs)
+
+    return Row(
+        experiment=entry.experiment,
+        label=entry.label,
+        rule=entry.rule,
+        seeds=tuple(seed_of(run) for run in runs),
+        unfinished=len(entry.runs) - len(runs),
+        accuracy=over_seeds("accuracy"),
+        difference=None if base is None or base is entry else _difference(entry, base),
+        groups={name: over_seeds("group_accuracy", name) for name in _groups([entry])},
+        clients_mean=over_seeds("client_accuracy", "mean"),
+        clients_std=over_seeds("client_accuracy", "std"),
+        clients_p10=over_seeds("client_accuracy", "p10"),
+        server_bytes=over_seeds("server_bytes"),
+        bytes_up=over_seeds("bytes_up"),
+        bytes_down=over_seeds("bytes_down"),
+        uploads=over_seeds("uploads"),
+        warm_up_rounds=over_seeds("warm_up_rounds"),
+        warm_up_uploads=over_seeds("warm_up_uploads"),
+        seconds=over_seeds("seconds"),
+    )
+
+
+def _difference(entry: Entry, base: Entry) -> Estimate | None:
+    known = _accuracies(base)
+    return estimate(
+        accuracy - known[seed] for seed, accuracy in _accuracies(entry).items() if seed in known
+    )
+
+
+def _accuracies(entry: Entry) -> dict[int, float]:
+    pairs = ((seed_of(run), number(run.result, "accuracy")) for run in entry.counted)
+    return {seed: value for seed, value in pairs if seed is not None and value is not None}
+
+
+def _groups(entries: list[Entry]) -> tuple[str, ...]:
+    """Label groups in the order of the manifest, then any that only the results name."""
+    names: dict[str, None] = {}
+    for entry in entries:
+        for run in entry.counted:
+            measured = look(run.result, "group_accuracy")
+            order = look(run.manifest, "data", "label_groups")
+            if isinstance(measured, dict):
+                names |= dict.fromkeys(name for name in order or () if name in measured)
+                names |= dict.fromkeys(measured)
+    return tuple(names)
+
+
+def _mean(value: Estimate | None) -> float:
+    return -1.0 if value is None else value.mean
+
+
+def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "experiment": row.experiment,
+        "label": row.label,
+        "rule": row.rule,
+        "seeds": len(row.seeds),
+        "unfinished": row.unfinished,
+    }
+    for field in fields(row)[5:]:
+        value = getattr(row, field.name)
+        if field.name == "groups":
+            for name in groups:
+                record |= _pair(f"accuracy_{name}", value.get(name))
+        else:
+            record |= _pair(field.name, value)
+    return record
+
+
+def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:
+    return {name: value and value.mean, f"{name}_half": value and value.half}

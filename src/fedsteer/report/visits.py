@@ -1,0 +1,183 @@
+"""What `clients.jsonl` tells: how stale clients are, how well they are known, who was there.
+
+Staleness (rounds since the last visit) has a long tail, so it is binned in steps of sqrt(2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedsteer.records import Run
+from fedsteer.report.curves import rounded, thinned
+from fedsteer.report.entries import look, number
+from fedsteer.report.statistics import estimate
+
+EDGES = sorted({round(2 ** (step / 2)) for step in range(41)})
+EVENTS = ("absent", "fresh", "refresh", "collect", "dropped")
+RASTER_CLIENTS = 200
+RASTER_ROUNDS = 400
+EVERYBODY = ""
+
+
+@dataclass
+class Visits:
+    """Sums over the rows of one run."""
+
+    staleness: dict[str, Counter[int]] = field(default_factory=dict)  # data group -> bin -> count
+    errors: dict[int, list[float]] = field(default_factory=dict)  # bin -> relative errors
+    dropped: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
+
+
+def read_visits(run: Run) -> Visits:
+    """Go through a run's clients once; the rows themselves are not kept in memory."""
+    visits = Visits()
+    groups = look(run.manifest, "clients", "data_group")
+    for row in Run(run.folder).clients:
+        event = look(row, "event")
+        if event == "dropped":
+            reason = str(look(row, "reason") or "no reason given")
+            moment = int(number(row, "round") or 0)
+            visits.dropped.append((moment, str(look(row, "client")), reason))
+        staleness = number(row, "staleness")
+        if event not in ("fresh", "refresh") or staleness is None or staleness < 1:
+            continue
+        where = int(np.searchsorted(EDGES, staleness, side="right")) - 1
+        if event == "fresh":
+            group = _group_of(groups, look(row, "client"))
+            visits.staleness.setdefault(group, Counter())[where] += 1
+        error = number(row, "relative_error")
+        if error is not None:
+            visits.errors.setdefault(where, []).append(error)
+    return visits
+
+
+def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
+    """Per data group, the share of training updates in each bin of staleness, all seeds pooled."""
+    pooled: dict[str, Counter[int]] = {}
+    for one in visits:
+        for group, counts in one.staleness.items():
+            pooled.setdefault(group, Counter()).update(counts)
+    if not pooled:
+        return None
+    shares = {}
+    for group, counts in sorted(pooled.items()):
+        bins = range(max(counts) + 1)
+        total = counts.total()
+        shares[group] = {
+            "x": [_centre(one) for one in bins],
+            "y": [rounded(counts[one] / total, 3) for one in bins],
+            "bin": [_words(one) for one in bins],
+        }
+    return shares
+
+
+def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
+    """Mean relative error of the estimate by staleness: mean over seeds of each seed's mean."""
+    bins = sorted({where for one in visits for where in one.errors})
+    if not bins:
+        return None
+    found = [
+        estimate(float(np.mean(one.errors[where])) for one in visits if where in one.errors)
+        for where in bins
+    ]
+    counts = [sum(len(one.errors.get(where, ())) for one in visits) for where in bins]
+    return {
+        "x": [_centre(where) for where in bins],
+        "mean": [rounded(one.mean) if one else None for one in found],
+        "half": [rounded(one.half, 3) if one else None for one in found],
+        "bin": [_words(where) for where in bins],
+        "count": counts,
+    }
+
+
+def dropped_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], int, int]]:
+    """(reason, times, some clients, first round, last round), most frequent reason first."""
+    by_reason: dict[str, list[tuple[int, str]]] = {}
+    for one in visits:
+        for moment, client, reason in one.dropped:
+            by_reason.setdefault(reason, []).append((moment, client))
+    rows = []
+    for reason, cases in by_reason.items():
+        moments = [moment for moment, _ in cases]
+        clients = sorted(dict.fromkeys(client for _, client in cases), key=_natural)
+        rows.append((reason, len(cases), clients, min(moments), max(moments)))
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
+
+
+def raster(run: Run) -> dict[str, Any] | None:
+    """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
+    rows = Run(run.folder).clients
+    seen = [
+        (str(look(row, "client")), int(moment), EVENTS.index(look(row, "event")))
+        for row in rows
+        if (moment := number(row, "round")) is not None and look(row, "event") in EVENTS
+    ]
+    if not seen:
+        return None
+    names = {client for client, _, _ in seen}
+    order = client_order(run.manifest)
+    if not names <= set(order):  # ids of another kind than the manifest's numbers
+        order = sorted(names, key=_natural)
+    kept = [order[index] for index in thinned(len(order), RASTER_CLIENTS)]
+    place = {client: index for index, client in enumerate(kept)}
+    last = max(moment for _, moment, _ in seen)
+    last = max([last, *(int(number(row, "round") or 0) for row in run.rounds)])
+    width = -(-last // RASTER_ROUNDS)
+    image = np.zeros((len(kept), -(-last // width)), int)
+    for client, moment, code in seen:
+        if client in place and moment >= 1:
+            cell = (place[client], (moment - 1) // width)
+            image[cell] = max(image[cell], code)
+    return {
+        "clients": kept,
+        "step": width,
+        "image": ["".join(map(str, line)) for line in image.tolist()],
+        "of": len(order),
+    }
+
+
+def client_order(manifest: dict[str, Any]) -> list[str]:
+    """Clients by data group, the most often present first; the manifest numbers them 0..N-1."""
+    clients = look(manifest, "clients")
+    lists = [look(clients, key) for key in ("sizes", "data_group", "probabilities", "holds")]
+    count = max((len(entry) for entry in lists if isinstance(entry, list)), default=0)
+    groups, probabilities = look(clients, "data_group"), look(clients, "probabilities")
+    names = list(dict.fromkeys(map(str, groups))) if isinstance(groups, list) else []
+
+    def place(client: int) -> tuple[int, float, int]:
+        group = _group_of(groups, client)
+        present = probabilities[client] if _covers(probabilities, client) else 0.0
+        return (names.index(group) if group in names else 0, -float(present or 0.0), client)
+
+    return [str(client) for client in sorted(range(count), key=place)]
+
+
+def _group_of(groups: Any, client: Any) -> str:
+    return str(groups[client]) if _covers(groups, client) else EVERYBODY
+
+
+def _covers(values: Any, client: Any) -> bool:
+    return isinstance(values, list) and isinstance(client, int) and 0 <= client < len(values)
+
+
+def _centre(where: int) -> float | int | None:
+    low, high = EDGES[where], _last(where)
+    return rounded((low * high) ** 0.5, 3)
+
+
+def _words(where: int) -> str:
+    low, high = EDGES[where], _last(where)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _last(where: int) -> int:
+    return EDGES[where + 1] - 1 if where + 1 < len(EDGES) else EDGES[where]
+
+
+def _natural(client: str) -> tuple[int, int, str]:
+    return (0, int(client), "") if client.isdecimal() else (1, 0, client)

@@ -1,0 +1,139 @@
+"""Many runs: every rule under every seed, with the same draws, in parallel processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+from fedsteer.records import Run
+from fedsteer.simulate.entries import Entry, find_entry
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+from fedsteer.simulate.world import build_world
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    entry: Entry
+    seed: int
+    folder: Path
+
+
+Report = Callable[[Cell, Progress | None], None]
+"""Called after a round of a cell, and with None when the cell is finished."""
+
+
+def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
+    """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
+    entries = [find_entry(experiment, name) for name in dict.fromkeys(rules)]
+    return [
+        Cell(entry, seed, out / entry.slug / f"seed-{seed}")
+        for seed in range(experiment.seeds)
+        for entry in entries
+    ]
+
+
+def compare(
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    *,
+    jobs: int = 0,
+    resume: bool = False,
+    report: Report | None = None,
+) -> list[Run]:
+    """Run all cells; raises `Interrupted` after a clean stop, with everything so far on disk."""
+    tell = report or (lambda cell, progress: None)
+    jobs = jobs or default_jobs(experiment)
+    if jobs == 1 or len(cells) == 1:
+        for cell in cells:
+            _run(experiment, cell, resume, partial(tell, cell))
+            tell(cell, None)
+    else:
+        _in_processes(experiment, cells, min(jobs, len(cells)), resume, tell)
+    return [Run(cell.folder) for cell in cells]
+
+
+def default_jobs(experiment: Experiment) -> int:
+    """As many processes as cores allow for the threads each run takes; one on a GPU."""
+    if experiment.run.device != "cpu":
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) // build_world(experiment, 0).threads)
+
+
+def _run(
+    experiment: Experiment, cell: Cell, resume: bool, watch: Callable[[Progress], None] | None
+) -> None:
+    run_entry(experiment, cell.entry, cell.seed, cell.folder, resume=resume, watch=watch)
+
+
+_messages: Any = None  # the queue of this worker process
+
+
+def _start_worker(messages: Any) -> None:
+    global _messages
+    _messages = messages
+    # Ctrl-C reaches the whole process group: between runs a worker leaves it to the parent.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _work(experiment: Experiment, number: int, cell: Cell, resume: bool) -> bool:
+    """Run one cell in a worker; False if it was interrupted."""
+    try:
+        _run(experiment, cell, resume, lambda progress: _messages.put((number, progress)))
+    except Interrupted:
+        return False
+    return True
+
+
+def _in_processes(
+    experiment: Experiment, cells: Sequence[Cell], jobs: int, resume: bool, tell: Report
+) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        messages = manager.Queue()
+        pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
+        try:
+            futures = {
+                pool.submit(_work, experiment, number, cell, resume): cell
+                for number, cell in enumerate(cells)
+            }
+            for done in _as_completed(futures, messages, cells, tell):
+                if not done.result():
+                    raise Interrupted
+                tell(futures[done], None)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _as_completed(
+    futures: dict[Future[bool], Cell], messages: Any, cells: Sequence[Cell], tell: Report
+) -> Iterator[Future[bool]]:
+    """Futures as they end, telling progress in between."""
+    waiting = set(futures)
+    while waiting:
+        done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+        try:
+            while True:
+                number, progress = messages.get_nowait()
+                tell(cells[number], progress)
+        except Empty:
+            pass
+        yield from done
+
+
+def with_seeds(experiment: Experiment, seeds: int | None) -> Experiment:
+    """The experiment with another number of seeds."""
+    return experiment if seeds is None else replace(experiment, seeds=seeds)

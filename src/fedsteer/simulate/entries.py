@@ -1,0 +1,58 @@
+"""Which rules a run or comparison names: "fedavg", "fedsteer:practical", "full", or a variant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedsteer.errors import unknown
+from fedsteer.rules import PRESETS, RULES, Rule, make_rule
+from fedsteer.simulate.experiment import Experiment
+
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a comparison."""
+
+    label: str
+    rule: str
+    preset: str
+    options: dict[str, Any]
+    everybody: bool = False  # full participation: FedAvg with everybody present
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower()).strip("-")
+
+    def build(self, experiment: Experiment, seed: int) -> Rule:
+        """The rule itself, told what the experiment knows."""
+        known = {field.name for field in fields(RULES[self.rule].options_type)}
+        options: dict[str, Any] = {"seed": seed}
+        if "local_rate" in known:
+            options["local_rate"] = experiment.training.rate
+        if experiment.participation.reported == "estimated" and not self.everybody:
+            options["probabilities"] = "intervals"
+        return make_rule(self.rule, preset=self.preset, **(options | self.options))
+
+
+def find_entry(experiment: Experiment, text: str) -> Entry:
+    """The entry that a name on the command line or in an experiment means."""
+    if text in experiment.variants:
+        table = dict(experiment.variants[text])
+        rule, preset = table.pop("rule", text), table.pop("preset", "paper")
+        if rule not in RULES:
+            raise unknown("rule", rule, RULES)
+        return Entry(text, rule, preset, experiment.options.get(rule, {}) | table)
+    if text == FULL:
+        return Entry("full participation", "fedavg", "paper", {}, everybody=True)
+    name, _, preset = text.partition(":")
+    if name not in RULES:
+        raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
+    if preset and preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    label = name if preset in ("", "paper") else f"{name} ({preset})"
+    return Entry(label, name, preset or "paper", dict(experiment.options.get(name, {})))

@@ -1,0 +1,225 @@
+"""What is run: one frozen dataclass per section of an experiment file.
+
+An experiment is a TOML file, by path or by the name of one that ships with the package. Every
+section and key is checked; an unknown one is an error that names the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.training.local import LocalTraining
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images. `folder` overrides where they are searched."""
+
+    name: str = "digits"
+    folder: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # of the made-up data set only
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """Who holds what: label-groups (the paper's), dirichlet, shards or iid."""
+
+    kind: str = "label-groups"
+    clients: int = 100
+    points: int | None = 100  # per client on average; None: all there are
+    gamma: float = 0.9  # label-groups: share of clients in the common group
+    labels_per_client: float = 1.0  # label-groups: share of its group's labels a client holds
+    alpha: float = 0.3  # dirichlet: smaller is more skewed
+    shards_per_client: int = 2
+    replace: bool = False  # clients may share points (needed where N exceeds the data)
+
+
+@dataclass(frozen=True)
+class ParticipationPlan:
+    """Who is there: groups (the paper's), bernoulli, markov, diurnal, trace or everybody."""
+
+    kind: str = "groups"
+    weak: float = 0.04  # groups, markov, diurnal: probability of the weak ...
+    powerful: float = 0.16  # ... and of the powerful clients
+    share: float = 0.5  # share of weak clients
+    probabilities: list[float] | None = None  # any vector instead of the two groups
+    mean_on: float = 4.0  # markov: mean number of rounds a client stays
+    amplitude: float = 0.8  # diurnal: how much of p comes and goes with the day
+    period: float = 24.0  # diurnal: rounds a day
+    phases: str = "common"  # diurnal: everybody's day at once, or "spread"
+    trace: str | None = None  # trace: a file, see docs/traces.md
+    round_seconds: float = 600.0  # trace: length of a round
+    reported: str = "known"  # what rules are told of p: known, estimated, or wrong
+    wrong_factor: float = 1.0  # reported = "wrong": p times this ...
+    wrong_noise: float = 0.0  # ... times exp(noise), per client
+
+
+@dataclass(frozen=True)
+class Model:
+    """Which network: a name or "package.module:factory", and its options."""
+
+    name: str = "mlp"
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """How long, how often, on what."""
+
+    rounds: int = 150
+    evaluate_every: int = 10
+    checkpoint_every: int = 10
+    device: str = "cpu"
+    engine: str = "auto"  # auto: by the static rule of fedsteer.training.engines
+    threads: int = 0  # 0: by the static rule
+    test_share: float = 1.0  # of the test set, from its end (the authors' code uses .7)
+    watch: list[int] = field(default_factory=lambda: [5, 55, 95])  # whose coordinates to record
+    baseline: str = "fedavg"  # comparisons are paired against this entry
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All sections. `rules` are the entries compared, `options` what a rule is told here."""
+
+    name: str = "digits"
+    title: str = ""
+    data: Data = field(default_factory=Data)
+    partition: PartitionPlan = field(default_factory=PartitionPlan)
+    participation: ParticipationPlan = field(default_factory=ParticipationPlan)
+    model: Model = field(default_factory=Model)
+    training: LocalTraining = field(default_factory=LocalTraining)
+    server: ServerOptimiser = field(default_factory=ServerOptimiser)
+    run: RunPlan = field(default_factory=RunPlan)
+    rules: list[str] = field(default_factory=lambda: ["fedsteer"])
+    seeds: int = 5
+    options: dict[str, dict[str, Any]] = field(default_factory=dict)  # per rule name
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> rule and options
+
+    def __post_init__(self) -> None:
+        checks = {
+            "run.rounds": self.run.rounds >= 1,
+            "run.evaluate_every": self.run.evaluate_every >= 1,
+            "run.checkpoint_every": self.run.checkpoint_every >= 1,
+            "run.threads": self.run.threads >= 0,
+            "run.test_share": 0 < self.run.test_share <= 1,
+            "seeds": self.seeds >= 1,
+            "partition.clients": self.partition.clients >= 1,
+        }
+        for name, good in checks.items():
+            if not good:
+                raise ConfigurationError(f"{name} is out of range")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the manifest."""
+        return asdict(self)
+
+    def changed(self, settings: Mapping[str, Any]) -> Experiment:
+        """With "section.key" settings on top."""
+        table: dict[str, Any] = {}
+        for path, value in settings.items():
+            inner = table
+            *sections, key = path.split(".")
+            for section in sections:
+                inner = inner.setdefault(section, {})
+            inner[key] = value
+        changed: Experiment = _merge(self, table, "")
+        return changed
+
+
+def shipped_experiments() -> dict[str, str]:
+    """Name -> TOML text of every experiment in the package."""
+    folder = files("fedsteer") / "experiments"
+    return {
+        entry.name.removesuffix(".toml"): entry.read_text()
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+
+
+def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment by shipped name or path to a TOML file, with settings on top."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
+        title = path.stem
+    else:
+        shipped = shipped_experiments()
+        if name not in shipped:
+            raise unknown("experiment", name, shipped)
+        text, title = shipped[name], name
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
+    experiment: Experiment = _merge(Experiment(name=title), table, "")
+    return experiment.changed(settings or {})
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """--set section.key=value pairs; values are TOML, a bare word is a string."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set wants section.key=value, not {pair!r}")
+        try:
+            settings[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[key.strip()] = text
+    return settings
+
+
+def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
+    """A copy of dataclass `base` with the table's values, checked by name and kind."""
+    known = {entry.name for entry in fields(base)}
+    hints = get_type_hints(type(base))
+    changes: dict[str, Any] = {}
+    for key, value in table.items():
+        path = f"{where}{key}"
+        if key not in known:
+            raise unknown("setting", path, [f"{where}{name}" for name in known])
+        current = getattr(base, key)
+        if is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigurationError(f"{path} is a section, not a value")
+            changes[key] = _merge(current, value, f"{path}.")
+        elif isinstance(current, dict):
+            if not isinstance(value, Mapping):
+                raise ConfigurationError(f"{path} is a table of options, not a value")
+            changes[key] = _update(current, value)
+        else:
+            changes[key] = _fitting(value, hints[key], path)
+    return replace(base, **changes)
+
+
+def _update(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(old)
+    for key, value in new.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _update(merged[key], value) if both else value
+    return merged
+
+
+def _fitting(value: Any, hint: Any, path: str) -> Any:
+    """The value if it is of the field's type; ints pass as floats, "none" as None."""
+    kinds = getattr(hint, "__args__", (hint,)) if "|" in str(hint) else (hint,)
+    if type(None) in kinds and value in (None, "none"):
+        return None
+    for kind in kinds:
+        plain = getattr(kind, "__origin__", kind)
+        if plain is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
+            return value
+    wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise ConfigurationError(f"{path} must be {wanted}, not {value!r}")

@@ -1,0 +1,259 @@
+"""The only round loop: participation -> plan -> local training -> rule -> optimiser -> records.
+
+Training rounds are numbered 1..T for everybody and draw participation and batches by that number,
+so a rule that spends rounds on a warm-up meets the same training rounds as one that does not. The
+warm-up itself takes place in rounds T+1, T+2, ... of the participation process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules import Requests, Round, Rule, Step
+from fedsteer.simulate.world import World
+from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.steering.state import Arrays, State
+from fedsteer.training import Job, Trained, evaluate
+
+MOST_WARM_UP = 1_000_000
+"""A warm-up that waits for a client which never comes must end some day."""
+
+
+@dataclass
+class Totals:
+    """Running sums of a run."""
+
+    uploads: int = 0
+    warm_up_uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    server_bytes: int = 0  # peak
+
+
+@dataclass
+class Happened:
+    """One round, as it goes into the records."""
+
+    row: dict[str, Any]
+    clients: list[dict[str, Any]]
+    timing: dict[str, Any]
+
+
+@dataclass
+class Simulation:
+    """A run in memory: iterate `rounds()`, `pack()` between rounds, `restore()` to go on."""
+
+    world: World
+    rule: Rule
+    number: int = 0  # rounds so far, warm-up included
+    trained: int = 0  # training rounds so far
+    totals: Totals = field(default_factory=Totals)
+    watched: list[Any] = field(default_factory=list)  # (watched, k) coordinates per round
+    last: dict[str, Any] = field(default_factory=dict)  # the last evaluation
+
+    def __post_init__(self) -> None:
+        run, server = self.world.experiment.run, self.world.experiment.server
+        self.initial = self.world.network.initial(self.world.seed).to(run.device)
+        self.model: Tensor = self.initial
+        self.state = self.rule.init(self.world.network.dim, self.world.sizes, like=self.model)
+        self.optimiser = ServerOptimiser() if self.rule.own_rate else server
+        self.moments = self.optimiser.init()
+        self.watch = [client for client in run.watch if client < self.world.clients]
+
+    @property
+    def finished(self) -> bool:
+        """Whether all training rounds are done."""
+        return self.trained >= self.world.experiment.run.rounds
+
+    def rounds(self) -> Iterator[Happened]:
+        """Round after round until the end."""
+        while not self.finished:
+            yield self.round()
+
+    def round(self) -> Happened:
+        """One round."""
+        clock = [perf_counter()]
+        total = self.world.experiment.run.rounds
+        training = self.rule.phase(self.state) == "train"
+        self.number += 1
+        drawn = self.trained + 1 if training else total + self.number
+        if drawn > MOST_WARM_UP:
+            raise ConfigurationError("the warm-up waits for a client that never takes part")
+        available = self.world.participation.present(drawn).tolist()
+        asked = self.rule.plan(self.state, self.number, available)
+        trained = self._train(asked, drawn)
+        clock.append(perf_counter())
+        step = self.rule.step(self.state, self._answers(asked, trained))
+        self.state = step.state
+        if step.action == "move":
+            self.model, self.moments = self.optimiser.step(self.moments, self.model, step.delta)
+        elif step.action == "restart":
+            self.model, self.moments = self.initial, self.optimiser.init()
+        self.trained += training
+        clock.append(perf_counter())
+        row = self._row(asked, trained, step)
+        if training:
+            self._look_at_watched()
+            if self.trained % self.world.experiment.run.evaluate_every == 0 or self.finished:
+                self.last = self._evaluation()
+                row |= self.last
+        clock.append(perf_counter())
+        timing = {"round": self.number, "seconds": clock[-1] - clock[0]}
+        parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
+        timing |= {name: end - start for name, (start, end) in parts}
+        return Happened(row, self._client_rows(asked, trained, step), timing)
+
+    def result(self) -> dict[str, Any]:
+        """The summary of a finished run."""
+        return (
+            self.last
+            | asdict(self.totals)
+            | {
+                "rounds": self.trained,
+                "warm_up_rounds": self.number - self.trained,
+            }
+        )
+
+    def pack(self) -> tuple[Arrays, dict[str, Any]]:
+        """Everything needed to go on from here, exactly."""
+        rule_arrays, rule = self.state.pack()
+        moment_arrays, moments = self.moments.pack()
+        arrays = {"model": self.model.cpu().numpy()}
+        arrays |= {f"rule.{name}": array for name, array in rule_arrays.items()}
+        arrays |= {f"moments.{name}": array for name, array in moment_arrays.items()}
+        if self.watched:
+            arrays["watched"] = np.stack(self.watched)
+        meta = {"number": self.number, "trained": self.trained, "totals": asdict(self.totals)}
+        return arrays, meta | {"last": self.last, "rule": rule, "moments": moments}
+
+    def restore(self, arrays: Arrays, meta: dict[str, Any]) -> None:
+        """The inverse of `pack`."""
+
+        def part(prefix: str) -> Arrays:
+            return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+
+        self.model = torch.tensor(arrays["model"], device=self.initial.device)
+        self.state = State.unpack(part("rule."), meta["rule"], like=self.model)
+        self.moments = State.unpack(part("moments."), meta["moments"], like=self.model)
+        self.number, self.trained = meta["number"], meta["trained"]
+        self.totals, self.last = Totals(**meta["totals"]), meta["last"]
+        self.watched = list(arrays.get("watched", []))
+
+    def _train(self, asked: Requests, drawn: int) -> Trained:
+        """Local training of everybody asked, under the rule's payload."""
+        control = asked.shared.get("control")
+        jobs = []
+        for client in asked.everyone:
+            own = asked.each.get(client, {})
+            correction = None
+            if control is not None:
+                mine = own.get("control")
+                correction = (control if mine is None else control - mine).to(self.model.dtype)
+            jobs.append(Job(int(client), own.get("start"), correction))
+        proximal = float(asked.shared.get("proximal", 0.0))
+        return self.world.engine.train(self.model, jobs, drawn, proximal)
+
+    def _answers(self, asked: Requests, trained: Trained) -> Round:
+        clients = asked.everyone
+        reported = self.world.reported
+        return Round(
+            number=self.number,
+            clients=clients,
+            updates=trained.updates,
+            probabilities=None if reported is None else reported[np.array(clients, np.int64)],
+            steps=trained.steps,
+            model=self.model,
+            refresh=asked.refresh or None,
+        )
+
+    def _row(self, asked: Requests, trained: Trained, step: Step) -> dict[str, Any]:
+        happened, size = step.diagnostics, 4 * self.world.network.dim
+        count = len(asked.everyone)
+        # A start model travels instead of the global one, control variates beside it.
+        controls = count * ("control" in asked.shared)
+        controls += sum("control" in own for own in asked.each.values())
+        up, down = count * size, (count + controls) * size
+        totals = self.totals
+        totals.uploads += count
+        totals.warm_up_uploads += len(asked.collect)
+        totals.bytes_up += up
+        totals.bytes_down += down
+        held = self.state.nbytes
+        totals.server_bytes = max(totals.server_bytes, held)
+        training = happened.phase == "train"
+        return {
+            "round": self.number,
+            "phase": happened.phase,
+            "training_round": self.trained if training else 0,
+            "active": len(happened.clients),
+            "fresh": sum(happened.fresh),
+            "refreshed": len(asked.refresh),
+            "collected": len(asked.collect),
+            "dropped": len(happened.dropped),
+            "bytes_up": up,
+            "bytes_down": down,
+            "delta_norm": happened.delta_norm,
+            "bound_factor": happened.bound_factor,
+            "variance": happened.variance,
+            "condition": happened.condition,
+            "columns": happened.columns,
+            "weight_sum": float(happened.weights.sum()),
+            "train_loss": float(np.mean(trained.losses)) if count else None,
+            "server_bytes": held,
+        }
+
+    def _look_at_watched(self) -> None:
+        positions = self.rule.coordinates(self.state, self.watch) if self.watch else None
+        if positions is not None:
+            self.watched.append(positions.astype(np.float32))
+
+    def _evaluation(self) -> dict[str, Any]:
+        world = self.world
+        found = evaluate(
+            world.network, self.model, world.test_images, world.test_labels, world.dataset.classes
+        )
+        return {
+            "accuracy": found.accuracy,
+            "loss": found.loss,
+            "class_accuracy": found.class_accuracy.tolist(),
+            "group_accuracy": found.group_accuracy(world.label_groups),
+            "client_accuracy": found.client_accuracy(world.holds.astype(np.float64)),
+        }
+
+    def _client_rows(self, asked: Requests, trained: Trained, step: Step) -> list[dict[str, Any]]:
+        happened = step.diagnostics
+        order = {client: i for i, client in enumerate(asked.everyone)}
+        collected = set(asked.collect)
+        rows = []
+        for i, client in enumerate(happened.clients):
+            event = "fresh" if happened.fresh[i] else "refresh"
+            place = order[client]
+            rows.append(
+                {
+                    "round": self.number,
+                    "client": client,
+                    "event": "collect" if client in collected else event,
+                    "weight": happened.weights[i],
+                    "probability": happened.probabilities[i],
+                    "norm": happened.norms[i],
+                    "relative_error": happened.relative_errors[i],
+                    "cosine": happened.cosines[i],
+                    "staleness": happened.staleness[i],
+                    "loss": trained.losses[place],
+                    "steps": int(trained.steps[place]),
+                }
+            )
+        for client, reason in happened.dropped.items():
+            rows.append(
+                {"round": self.number, "client": client, "event": "dropped", "reason": reason}
+            )
+        return rows

@@ -1,0 +1,194 @@
+"""Everything of one (experiment, seed) that no rule can change: the same for every rule compared.
+
+Data split, participation, batches and the initial model are functions of the seed alone, so
+differences between rules are paired.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsteer import data as datasets
+from fedsteer import participation as attendance
+from fedsteer.data import Dataset, Partition
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.participation import Participation, ProbabilityView
+from fedsteer.simulate.experiment import Data, Experiment, ParticipationPlan, PartitionPlan
+from fedsteer.training import (
+    Engine,
+    Network,
+    TrainingData,
+    choose_engine,
+    make_engine,
+    make_network,
+)
+from fedsteer.training.engines import choose_threads
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class World:
+    """The stage on which rules are compared."""
+
+    experiment: Experiment
+    seed: int
+    dataset: Dataset
+    partition: Partition
+    holds: NDArray[np.int64]  # (clients, classes)
+    participation: Participation
+    reported: Floats | None  # p_i as rules are told
+    network: Network
+    engine: Engine
+    threads: int
+    test_images: Tensor
+    test_labels: Tensor
+    label_groups: dict[str, list[int]]
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.partition.indices)
+
+    @property
+    def sizes(self) -> Floats:
+        """n_i."""
+        return np.array([len(points) for points in self.partition.indices], dtype=np.float64)
+
+
+def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> World:
+    """Load, split and set up. `everybody`: full participation instead of the experiment's."""
+    device = experiment.run.device
+    if device != "cpu" and not torch.cuda.is_available():
+        raise ConfigurationError(f"device {device!r} was asked for, but there is no CUDA here")
+    dataset = _dataset(experiment.data)
+    partition = _partition(experiment.partition, dataset, seed)
+    clients = len(partition.indices)
+    present = _participation(experiment.participation, clients, seed)
+    view = ProbabilityView(
+        kind=experiment.participation.reported,  # type: ignore[arg-type]
+        factor=experiment.participation.wrong_factor,
+        noise=experiment.participation.wrong_noise,
+        seed=seed,
+    )
+    reported = view.of(present)
+    if everybody:
+        present, reported = attendance.Everybody(clients), np.ones(clients)
+    network = make_network(
+        experiment.model.name, dataset.shape, dataset.classes, experiment.model.options
+    )
+    network.module.to(device)
+    threads = experiment.run.threads or choose_threads(network, os.cpu_count() or 1)
+    torch.set_num_threads(threads)
+    images, labels = _tensors(experiment.data, "train", device)
+    test_images, test_labels = _tensors(experiment.data, "test", device)
+    kept = round(experiment.run.test_share * len(test_labels))
+    name = experiment.run.engine
+    engine = make_engine(
+        choose_engine(network, device) if name == "auto" else name,
+        network,
+        TrainingData(images, labels, partition.indices, dataset.classes),
+        experiment.training,
+        seed,
+    )
+    return World(
+        experiment=experiment,
+        seed=seed,
+        dataset=dataset,
+        partition=partition,
+        holds=datasets.who_holds_what(partition, dataset.train_labels),
+        participation=present,
+        reported=reported,
+        network=network,
+        engine=engine,
+        threads=threads,
+        test_images=test_images[len(test_labels) - kept :],
+        test_labels=test_labels[len(test_labels) - kept :],
+        label_groups=_label_groups(experiment.partition, dataset.classes),
+    )
+
+
+def _dataset(plan: Data) -> Dataset:
+    return _cached_dataset(plan.name, plan.folder, tuple(sorted(plan.options.items())))
+
+
+@lru_cache(maxsize=2)
+def _cached_dataset(name: str, folder: str | None, options: tuple[tuple[str, Any], ...]) -> Dataset:
+    if options and name != "made":
+        raise ConfigurationError("data.options are for the made-up data set only")
+    if name == "made":
+        return datasets.made(**dict(options))
+    return datasets.load(name, folder=folder)
+
+
+@lru_cache(maxsize=4)
+def _cached_tensors(
+    name: str, folder: str | None, options: tuple[tuple[str, Any], ...], part: str, device: str
+) -> tuple[Tensor, Tensor]:
+    dataset = _cached_dataset(name, folder, options)
+    images, labels = dataset.train() if part == "train" else dataset.test()
+    return torch.as_tensor(images, device=device), torch.as_tensor(labels, device=device)
+
+
+def _tensors(plan: Data, part: str, device: str) -> tuple[Tensor, Tensor]:
+    options = tuple(sorted(plan.options.items()))
+    return _cached_tensors(plan.name, plan.folder, options, part, device)
+
+
+def _partition(plan: PartitionPlan, dataset: Dataset, seed: int) -> Partition:
+    labels, clients = dataset.train_labels, plan.clients
+    shared: dict[str, Any] = {"points": plan.points, "seed": seed, "replace": plan.replace}
+    if plan.kind == "label-groups":
+        if plan.points is None:
+            raise ConfigurationError("partition.points must be a number for label-groups")
+        return datasets.label_groups(
+            labels, clients, plan.gamma, labels_per_client=plan.labels_per_client, **shared
+        )
+    if plan.kind == "dirichlet":
+        return datasets.dirichlet(labels, clients, plan.alpha, **shared)
+    if plan.kind == "shards":
+        return datasets.shards(labels, clients, plan.shards_per_client, **shared)
+    if plan.kind == "iid":
+        return datasets.iid(labels, clients, **shared)
+    raise unknown("partition", plan.kind, ("label-groups", "dirichlet", "shards", "iid"))
+
+
+def _participation(plan: ParticipationPlan, clients: int, seed: int) -> Participation:
+    kinds = ("groups", "bernoulli", "markov", "diurnal", "trace", "everybody")
+    if plan.kind not in kinds:
+        raise unknown("participation", plan.kind, kinds)
+    if plan.kind == "everybody":
+        return attendance.Everybody(clients)
+    if plan.kind == "trace":
+        if plan.trace is None:
+            raise ConfigurationError("participation.trace must name a file")
+        trace = attendance.read_trace(plan.trace, round_seconds=plan.round_seconds)
+        return trace if trace.clients == clients else trace.sample(clients, seed)
+    if plan.probabilities is None:
+        odds = attendance.group_probabilities(clients, plan.weak, plan.powerful, plan.share, seed)
+    else:
+        odds = np.asarray(plan.probabilities, dtype=np.float64)
+        if odds.shape != (clients,):
+            raise ConfigurationError(
+                f"participation.probabilities has {len(odds)} entries for {clients} clients"
+            )
+    if plan.kind == "markov":
+        return attendance.Markov(odds, plan.mean_on, seed=seed)
+    if plan.kind == "diurnal":
+        return attendance.Diurnal(odds, plan.amplitude, plan.period, plan.phases, seed=seed)  # type: ignore[arg-type]
+    return attendance.Bernoulli(odds, seed=seed)
+
+
+def _label_groups(plan: PartitionPlan, classes: int) -> dict[str, list[int]]:
+    if plan.kind != "label-groups":
+        return {}
+    half = classes // 2
+    return {"common": list(range(half)), "rare": list(range(half, classes))}

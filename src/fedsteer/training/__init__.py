@@ -1,0 +1,32 @@
+"""Local training: what a client does between receiving a model and returning an update.
+
+networks     flat parameter vectors and the modules that use them
+models       the paper's networks, an MLP, logistic regression, and anybody's nn.Module
+local        what local training is: epochs, batches, rate, ...; one SGD step, written once
+sequential   the reference: one client at a time, by autograd
+stacked      many clients at once; finished ones drop out
+dense        gradients of stacked dense networks by formula
+vmapped      gradients of any other stacked network by torch.func
+engines      which of them trains what, by a static rule
+evaluate     accuracy and loss, per class and per group
+"""
+
+from fedsteer.training.engines import Engine, choose_engine, make_engine
+from fedsteer.training.evaluate import Evaluation, evaluate
+from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
+from fedsteer.training.models import make_network
+from fedsteer.training.networks import Network
+
+__all__ = [
+    "Engine",
+    "Evaluation",
+    "Job",
+    "LocalTraining",
+    "Network",
+    "Trained",
+    "TrainingData",
+    "choose_engine",
+    "evaluate",
+    "make_engine",
+    "make_network",
+]

@@ -1,0 +1,61 @@
+"""Which engine trains what. The choice is static: it follows from model and device alone.
+
+    dense network               stacked, gradients by formula
+    other network, cpu          sequential: convolutions bind, stacking them gains nothing there
+    other network, cuda         stacked, gradients by torch.func
+
+It is written to the manifest and kept when a run is resumed, so that numbers stay reproducible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from fedsteer.errors import unknown
+from fedsteer.training.dense import DenseGradient, dense_layers
+from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
+from fedsteer.training.networks import Network
+from fedsteer.training.sequential import Sequential
+from fedsteer.training.stacked import Stacked
+from fedsteer.training.vmapped import VmappedGradient
+
+ENGINES = ("sequential", "stacked")
+STACKED_NUMBERS = 400_000_000
+"""Most parameters held stacked at once: with gradients about 3 GB."""
+
+
+class Engine(Protocol):
+    """Trains the clients of a round."""
+
+    name: str
+
+    def train(
+        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
+    ) -> Trained:
+        """Updates of all jobs."""
+
+
+def choose_engine(network: Network, device: str) -> str:
+    """The static rule above."""
+    return "stacked" if dense_layers(network) is not None or device != "cpu" else "sequential"
+
+
+def choose_threads(network: Network, cores: int) -> int:
+    """One thread for small dense networks, where more only get in the way; else up to four."""
+    return 1 if dense_layers(network) is not None else min(cores, 4)
+
+
+def make_engine(
+    name: str, network: Network, data: TrainingData, how: LocalTraining, seed: int
+) -> Engine:
+    """An engine by name."""
+    if name == "sequential":
+        return Sequential(network, data, how, seed)
+    if name != "stacked":
+        raise unknown("engine", name, ENGINES)
+    layers = dense_layers(network)
+    gradient = VmappedGradient(network) if layers is None else DenseGradient(layers)
+    return Stacked(network, data, how, seed, gradient, width=max(1, STACKED_NUMBERS // network.dim))

@@ -1,0 +1,65 @@
+"""Accuracy and loss on held-out data: overall, per class, per label group, over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsteer.training.networks import Network
+
+Floats = NDArray[np.float64]
+CHUNK = 2_048
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a model."""
+
+    accuracy: float
+    loss: float
+    class_accuracy: Floats  # (classes,); nan for a class without test points
+
+    def group_accuracy(self, groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
+        """Mean class accuracy of each label group."""
+        return {name: _mean(self.class_accuracy[list(labels)]) for name, labels in groups.items()}
+
+    def client_accuracy(self, holds: Floats) -> dict[str, float]:
+        """How clients fare: each one's accuracy is that of its own label mix.
+
+        holds (clients, classes): points of each class. The mean over all hides what skew does;
+        the tenth percentile and the minimum show it.
+        """
+        shares = holds / np.maximum(holds.sum(axis=1, keepdims=True), 1)
+        own = shares @ np.nan_to_num(self.class_accuracy)
+        low = float(np.percentile(own, 10))
+        return {"mean": _mean(own), "std": float(own.std()), "p10": low, "min": float(own.min())}
+
+
+def evaluate(
+    network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
+) -> Evaluation:
+    """Evaluate in chunks."""
+    right = torch.zeros(classes, dtype=torch.float64, device=model.device)
+    seen = torch.zeros_like(right)
+    loss = 0.0
+    with torch.no_grad():
+        for start in range(0, len(images), CHUNK):
+            target = labels[start : start + CHUNK]
+            logits = network.logits(model, images[start : start + CHUNK])
+            loss += float(F.cross_entropy(logits, target, reduction="sum"))
+            hits = (logits.argmax(dim=-1) == target).double()
+            right.index_add_(0, target, hits)
+            seen.index_add_(0, target, torch.ones_like(hits))
+    per_class = (right / seen).cpu().numpy()
+    return Evaluation(float(right.sum() / seen.sum()), loss / len(images), per_class)
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,139 @@
+"""What local training is, and one step of it.
+
+    w <- w - rate v,   v <- momentum v + gradient
+    gradient = grad of the loss + weight_decay w + proximal (w - w_start) + correction
+
+`proximal` (FedProx) and `correction` (SCAFFOLD's c - c_i) come with what the rule asks for. Both
+engines use the schedule and the step below, so they can only differ in how gradients are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError, unknown
+
+AUGMENTATIONS = ("none", "crop-flip")
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """Plain SGD on a client's own points; batch 0 means all of them at once."""
+
+    epochs: int = 5
+    batch: int = 64
+    rate: float = 0.1
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    mask_absent_labels: bool = False  # logits of labels the client lacks are set to 0
+    augment: str = "none"
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise ConfigurationError(f"epochs must be at least 1, not {self.epochs}")
+        if self.batch < 0:
+            raise ConfigurationError(f"batch must be at least 1, or 0 for all, not {self.batch}")
+        if not self.rate > 0:
+            raise ConfigurationError(f"rate must be above 0, not {self.rate}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigurationError(f"momentum must be in [0, 1), not {self.momentum}")
+        if self.weight_decay < 0:
+            raise ConfigurationError(f"weight_decay must be at least 0, not {self.weight_decay}")
+        if self.augment not in AUGMENTATIONS:
+            raise unknown("augment", self.augment, AUGMENTATIONS)
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Everybody's points: one tensor for all, index arrays per client."""
+
+    images: Tensor  # (n, C, H, W) float32
+    labels: Tensor  # (n,) int64
+    clients: Sequence[NDArray[np.int64]]  # indices of each client's points
+    classes: int
+
+    def label_mask(self, client: int) -> Tensor:
+        """(classes,) 1 for labels this client holds."""
+        mask = torch.zeros(self.classes, device=self.images.device)
+        mask[self.labels[torch.as_tensor(self.clients[client], device=mask.device)]] = 1.0
+        return mask
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's order for a round."""
+
+    client: int
+    start: Tensor | None = None  # (d,) the model it starts from, where not the global one
+    correction: Tensor | None = None  # (d,) added to every gradient
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came back."""
+
+    updates: Tensor  # (m, d) start - end
+    steps: NDArray[np.int64]  # (m,) local steps taken
+    losses: NDArray[np.float64]  # (m,) mean training loss over the steps
+
+
+def batches(
+    how: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
+) -> list[NDArray[np.int64]]:
+    """The batches of one client in one round, epoch after epoch; no point is ever dropped."""
+    count = len(points)
+    if not count:
+        raise ConfigurationError(f"client {client} has no data")
+    if how.batch == 0 or how.batch >= count:
+        return [points] * how.epochs  # every batch is everything: no order to draw
+    draw = generator(seed, "batches", round=round, client=client)
+    cuts = range(how.batch, count, how.batch)
+    return [
+        part for _ in range(how.epochs) for part in np.split(draw.permutation(points), list(cuts))
+    ]
+
+
+def descend(
+    how: LocalTraining,
+    weights: Tensor,
+    gradient: Tensor,
+    velocity: Tensor | None,
+    pull: tuple[float, Tensor] | None,
+    correction: Tensor | None,
+) -> None:
+    """One SGD step in place; works on (d,) and on stacked (clients, d) alike."""
+    if how.weight_decay:
+        gradient.add_(weights, alpha=how.weight_decay)
+    if pull is not None:
+        gradient.add_(weights - pull[1], alpha=pull[0])
+    if correction is not None:
+        gradient.add_(correction)
+    if velocity is not None:
+        velocity.mul_(how.momentum).add_(gradient)
+        gradient = velocity
+    weights.add_(gradient, alpha=-how.rate)
+
+
+def augmented(images: Tensor, draw: np.random.Generator) -> Tensor:
+    """Each image shifted by up to four pixels (zeros come in) and flipped with even odds."""
+    count, _, height, width = images.shape
+    rows, columns = draw.integers(0, 9, (2, count))
+    flips = draw.random(count) < 0.5
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    across = np.arange(width)[None] + columns[:, None]
+    across[flips] = across[flips][:, ::-1]
+    down: Any = np.arange(height)[None] + rows[:, None]
+    device = images.device
+    sample = torch.arange(count, device=device)[:, None, None, None]
+    channel = torch.arange(images.shape[1], device=device)[None, :, None, None]
+    row = torch.as_tensor(down, device=device)[:, None, :, None]
+    column = torch.as_tensor(np.ascontiguousarray(across), device=device)[:, None, None, :]
+    return padded[sample, channel, row, column]

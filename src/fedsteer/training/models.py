@@ -1,0 +1,190 @@
+"""The networks of the paper, two small ones, and anybody's `nn.Module` by import path."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.training.networks import Network
+
+Shape = tuple[int, int, int]
+"""Channels, height, width of an image."""
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression: convex."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(_features(shape), classes))
+
+
+def mlp(
+    shape: Shape, classes: int, hidden: tuple[int, ...] = (64,), activation: str = "relu"
+) -> nn.Module:
+    """Fully connected layers."""
+    layers: list[nn.Module] = [nn.Flatten()]
+    width = _features(shape)
+    for size in hidden:
+        layers += [nn.Linear(width, size), _activation(activation)]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, classes))
+
+
+def emnist_cnn(
+    shape: Shape,
+    classes: int,
+    channels: tuple[int, ...] = (16, 24, 32),
+    pools: int = 2,
+    hidden: tuple[int, ...] = (256, 84),
+) -> nn.Module:
+    """Three 5x5 convolutions with tanh; pooling after the first two (text: pools=3)."""
+    layers: list[nn.Module] = []
+    depth = shape[0]
+    for index, size in enumerate(channels):
+        layers += [nn.Conv2d(depth, size, 5, padding=2), nn.Tanh()]
+        layers += [nn.MaxPool2d(2)] if index < pools else []
+        depth = size
+    return _with_head(layers, shape, classes, hidden, "tanh")
+
+
+def fashion_cnn(
+    shape: Shape,
+    classes: int,
+    channels: tuple[int, ...] = (64, 128),
+    padding: int = 0,
+    hidden: tuple[int, ...] = (512,),
+    head: str = "logits",
+) -> nn.Module:
+    """Two 3x3 convolutions with ReLU and pooling after each, one hidden layer.
+
+    head="softmax" is the authors' code: no activation between the linear layers, then ReLU and a
+    softmax before the cross entropy.
+    """
+    if head not in ("logits", "softmax"):
+        raise unknown("head", head, ("logits", "softmax"))
+    layers: list[nn.Module] = []
+    depth = shape[0]
+    for size in channels:
+        layers += [nn.Conv2d(depth, size, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        depth = size
+    if head == "logits":
+        return _with_head(layers, shape, classes, hidden, "relu")
+    plain = _with_head(layers, shape, classes, hidden, None)
+    return nn.Sequential(*plain, nn.ReLU(), nn.Softmax(dim=-1))
+
+
+class PreActBlock(nn.Module):  # type: ignore[misc]
+    """Batch norm and ReLU before each of two 3x3 convolutions, with a shortcut."""
+
+    def __init__(self, inside: int, outside: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = _norm(inside)
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
+        self.norm2 = _norm(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
+        changes = stride != 1 or inside != outside
+        self.shortcut = nn.Conv2d(inside, outside, 1, stride, bias=False) if changes else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        ahead = F.relu(self.norm1(images))
+        around = images if self.shortcut is None else self.shortcut(ahead)
+        inner = self.conv2(F.relu(self.norm2(self.conv1(ahead))))
+        result: Tensor = inner + around
+        return result
+
+
+def preact_resnet18(shape: Shape, classes: int, width: int = 64) -> nn.Module:
+    """PreAct ResNet-18 (He et al. 2016), batch norm without running statistics."""
+    layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False)]
+    inside = width
+    for stage in range(4):
+        outside = width * 2**stage
+        layers += [PreActBlock(inside, outside, 1 if stage == 0 else 2)]
+        layers += [PreActBlock(outside, outside, 1)]
+        inside = outside
+    tail = [_norm(inside), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *tail, nn.Linear(inside, classes))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "logistic": logistic,
+    "mlp": mlp,
+    "emnist-cnn": emnist_cnn,
+    "fashion-cnn": fashion_cnn,
+    "preact-resnet18": preact_resnet18,
+}
+
+
+def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, Any]) -> Network:
+    """A network by name, or by import path "package.module:factory".
+
+    A factory is called as factory(shape, classes, **options) and returns an `nn.Module`.
+    """
+    build = _imported(name) if ":" in name else MODELS.get(name)
+    if build is None:
+        raise unknown("model", name, MODELS)
+    known = list(inspect.signature(build).parameters.values())
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
+    for option in options:
+        if not takes_any and option not in [p.name for p in known[2:]]:
+            raise unknown(f"option of model {name}", option, [p.name for p in known[2:]])
+    plain = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+
+    def factory() -> nn.Module:
+        module = build(shape, classes, **plain)
+        if not isinstance(module, nn.Module):
+            raise ConfigurationError(f"{name} returned {type(module).__name__}, not an nn.Module")
+        return module
+
+    try:
+        return Network(factory)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(f"model {name} cannot be built: {error}") from error
+
+
+def _imported(path: str) -> Callable[..., nn.Module]:
+    module, _, attribute = path.partition(":")
+    try:
+        found: Callable[..., nn.Module] = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"model {path!r} cannot be imported: {error}") from None
+    return found
+
+
+def _features(shape: Shape) -> int:
+    return shape[0] * shape[1] * shape[2]
+
+
+def _activation(name: str) -> nn.Module:
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]()
+
+
+def _norm(channels: int) -> nn.Module:
+    return nn.BatchNorm2d(channels, track_running_stats=False)
+
+
+def _with_head(
+    layers: list[nn.Module],
+    shape: Shape,
+    classes: int,
+    hidden: tuple[int, ...],
+    activation: str | None,
+) -> nn.Sequential:
+    """The convolutions, flattened, and fully connected layers of the right size."""
+    with torch.no_grad():
+        width = int(nn.Sequential(*layers)(torch.zeros(1, *shape)).numel())
+    layers = [*layers, nn.Flatten()]
+    for size in hidden:
+        layers.append(nn.Linear(width, size))
+        layers += [] if activation is None else [_activation(activation)]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, classes))

@@ -1,0 +1,63 @@
+"""A network as a function of one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from zlib import crc32
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsteer.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Where one parameter tensor lies in the flat vector."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    end: int
+
+
+class Network:
+    """A module whose parameters are handed in as one (d,) vector, views of it all the way."""
+
+    def __init__(self, factory: Callable[[], nn.Module]) -> None:
+        self.factory = factory
+        self.module = factory()
+        if any(True for _ in self.module.buffers()):
+            name = next(name for name, _ in self.module.named_buffers())
+            raise ConfigurationError(
+                f"the network has a buffer {name!r}, which averaging updates would corrupt; use "
+                "batch norm with track_running_stats=False, or group norm"
+            )
+        self.parameters: list[Parameter] = []
+        start = 0
+        for name, value in self.module.named_parameters():
+            self.parameters.append(Parameter(name, value.shape, start, start + value.numel()))
+            start += value.numel()
+        self.dim = start
+        if not self.dim:
+            raise ConfigurationError("the network has no parameters")
+
+    @property
+    def mixes_samples(self) -> bool:
+        """Whether samples of a batch influence each other (batch norm): no padding then."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+
+    def initial(self, seed: int) -> Tensor:
+        """A fresh (d,) vector; a function of the seed alone, global generators stay untouched."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed * 1_000_003 + crc32(b"initial model"))
+            module = self.factory()
+        return torch.cat([value.detach().reshape(-1).float() for value in module.parameters()])
+
+    def logits(self, flat: Tensor, images: Tensor) -> Tensor:
+        """The module's output under these parameters."""
+        views = {p.name: flat[p.start : p.end].view(p.shape) for p in self.parameters}
+        output: Tensor = functional_call(self.module, views, (images,))
+        return output

@@ -1,0 +1,81 @@
+"""The reference engine: one client at a time, gradients by autograd, batch after batch.
+
+Slow, obvious, and it names the client at which something fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedsteer.draws import generator
+from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.local import (
+    Job,
+    LocalTraining,
+    Trained,
+    TrainingData,
+    augmented,
+    batches,
+    descend,
+)
+from fedsteer.training.networks import Network
+
+
+class Sequential:
+    """Train clients one after the other."""
+
+    name = "sequential"
+
+    def __init__(self, network: Network, data: TrainingData, how: LocalTraining, seed: int) -> None:
+        self.network, self.data, self.how, self.seed = network, data, how, seed
+
+    def train(
+        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
+    ) -> Trained:
+        """Every job from its start model (default: `model`); `round` keys the random draws."""
+        updates = torch.empty((len(jobs), self.network.dim), device=model.device)
+        steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
+        for place, job in enumerate(jobs):
+            try:
+                updates[place], steps[place], losses[place] = self._client(
+                    model, job, round, proximal
+                )
+            except FedsteerError:
+                raise
+            except Exception as error:
+                raise TrainingFailed(
+                    f"client {job.client} failed in local training: {error}"
+                ) from error
+        return Trained(updates, steps, losses)
+
+    def _client(
+        self, model: Tensor, job: Job, round: int, proximal: float
+    ) -> tuple[Tensor, int, float]:
+        data, how = self.data, self.how
+        start = model if job.start is None else job.start
+        weights = start.clone()
+        velocity = torch.zeros_like(weights) if how.momentum else None
+        mask = data.label_mask(job.client) if how.mask_absent_labels else None
+        pull = (proximal, start) if proximal else None
+        flips = generator(self.seed, "augment", round=round, client=job.client)
+        schedule = batches(how, data.clients[job.client], self.seed, round, job.client)
+        total = 0.0
+        for batch in schedule:
+            picked = torch.as_tensor(batch, device=data.images.device)
+            images = data.images[picked]
+            if how.augment == "crop-flip":
+                images = augmented(images, flips)
+            leaf = weights.detach().requires_grad_()
+            logits = self.network.logits(leaf, images)
+            if mask is not None:
+                logits = logits * mask
+            loss = F.cross_entropy(logits, data.labels[picked])
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            total += float(loss)
+            descend(how, weights, gradient, velocity, pull, job.correction)
+        return start - weights, len(schedule), total / len(schedule)

@@ -1,0 +1,177 @@
+"""Many clients at once: parameters stacked, one batched gradient per step for all of them.
+
+Clients are ordered by how many steps they take, so those that have finished drop off the end
+instead of being masked. Within a step, batches of about the same size go together, padded to the
+largest of them with weight zero; where samples influence each other (batch norm) only batches of
+equal size do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_not
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsteer.draws import generator
+from fedsteer.training.local import (
+    Job,
+    LocalTraining,
+    Trained,
+    TrainingData,
+    augmented,
+    batches,
+    descend,
+)
+from fedsteer.training.networks import Network
+from fedsteer.training.sequential import Sequential
+
+Integers = NDArray[np.int64]
+
+
+class StackedGradient(Protocol):
+    """Per-client gradients of stacked parameters."""
+
+    pads: bool
+
+    def __call__(
+        self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """(clients, d) gradients and (clients,) losses."""
+
+
+class Stacked:
+    """Train clients together, at most `width` at a time."""
+
+    name = "stacked"
+
+    def __init__(
+        self,
+        network: Network,
+        data: TrainingData,
+        how: LocalTraining,
+        seed: int,
+        gradient: StackedGradient,
+        width: int,
+    ) -> None:
+        self.network, self.data, self.how, self.seed = network, data, how, seed
+        self.gradient, self.width = gradient, width
+
+    def train(
+        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
+    ) -> Trained:
+        """Every job from its start model (default: `model`); `round` keys the random draws."""
+        updates = torch.empty((len(jobs), self.network.dim), device=model.device)
+        steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
+        schedules = [
+            batches(self.how, self.data.clients[job.client], self.seed, round, job.client)
+            for job in jobs
+        ]
+        # Longest first; clients of one length ordered by size, so that neighbours batch well.
+        order = sorted(
+            range(len(jobs)), key=lambda i: (-len(schedules[i]), -len(schedules[i][-1]), i)
+        )
+        for first in range(0, len(order), self.width):
+            part = order[first : first + self.width]
+            ends, means = self._together(
+                model, [jobs[i] for i in part], [schedules[i] for i in part], round, proximal
+            )
+            updates[part] = ends
+            steps[part] = [len(schedules[i]) for i in part]
+            losses[part] = means
+        return Trained(updates, steps, losses)
+
+    def _together(
+        self,
+        model: Tensor,
+        jobs: Sequence[Job],
+        schedules: Sequence[list[Integers]],
+        round: int,
+        proximal: float,
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        how, count = self.how, len(jobs)
+        if any(job.start is not None for job in jobs):
+            starts = torch.stack([model if job.start is None else job.start for job in jobs])
+        else:
+            starts = model.expand(count, -1)
+        corrections = None
+        if any(job.correction is not None for job in jobs):
+            zero = torch.zeros_like(model)
+            corrections = torch.stack(
+                [zero if job.correction is None else job.correction for job in jobs]
+            )
+        masks = None
+        if how.mask_absent_labels:
+            masks = torch.stack([self.data.label_mask(job.client) for job in jobs])
+        flips = []
+        if how.augment == "crop-flip":
+            flips = [generator(self.seed, "augment", round=round, client=j.client) for j in jobs]
+        weights = starts.clone()
+        velocity = torch.zeros_like(weights) if how.momentum else None
+        lengths = np.array([len(schedule) for schedule in schedules])
+        losses = torch.zeros(count, device=model.device)
+        before: list[Integers] = []
+        parts: list[tuple[range, tuple[Tensor, Tensor, Tensor]]] = []
+        for step in range(int(lengths.max(initial=0))):
+            running = int((lengths > step).sum())
+            current = [schedules[i][step] for i in range(running)]
+            # Where a batch is all a client has, it comes again every epoch: gather it once.
+            if flips or len(before) != running or any(map(is_not, current, before)):
+                parts = [
+                    (group, self._gather([current[i] for i in group], group, flips))
+                    for group in self._groups(current)
+                ]
+            before = current
+            for group, (images, labels, shares) in parts:
+                pick = slice(group[0], group[-1] + 1)
+                gradient, loss = self.gradient(
+                    weights[pick], images, labels, shares, None if masks is None else masks[pick]
+                )
+                losses[pick] += loss
+                descend(
+                    how,
+                    weights[pick],
+                    gradient,
+                    None if velocity is None else velocity[pick],
+                    (proximal, starts[pick]) if proximal else None,
+                    None if corrections is None else corrections[pick],
+                )
+        return starts - weights, losses.double().cpu().numpy() / lengths
+
+    def _groups(self, current: Sequence[Integers]) -> list[range]:
+        """Runs of neighbours whose batches are of equal size, or within a factor of two."""
+        groups, first = [], 0
+        low = high = len(current[0])
+        for index in range(1, len(current) + 1):
+            size = len(current[index]) if index < len(current) else -1
+            low, high = min(low, size), max(high, size)
+            if size < 0 or (low * 2 < high if self.gradient.pads else low != high):
+                groups.append(range(first, index))
+                first, low, high = index, size, size
+        return groups
+
+    def _gather(
+        self, chosen: Sequence[Integers], group: range, flips: Sequence[np.random.Generator]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(c, b, ...) images, (c, b) labels and weights; padding repeats a point at weight 0."""
+        data = self.data
+        widest = max(len(batch) for batch in chosen)
+        index = np.zeros((len(chosen), widest), np.int64)
+        shares = np.zeros((len(chosen), widest), np.float32)
+        for row, batch in enumerate(chosen):
+            index[row, : len(batch)] = batch
+            shares[row, : len(batch)] = 1.0 / len(batch)
+        picked = torch.as_tensor(index, device=data.images.device)
+        images = data.images[picked]
+        if self.how.augment == "crop-flip":
+            for row, (client, batch) in enumerate(zip(group, chosen, strict=True)):
+                images[row, : len(batch)] = augmented(images[row, : len(batch)], flips[client])
+        return images, data.labels[picked], torch.as_tensor(shares, device=data.images.device)
+
+    def sequential(self) -> Sequential:
+        """The reference on the same work."""
+        return Sequential(self.network, self.data, self.how, self.seed)

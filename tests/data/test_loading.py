@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsteer.data import CATALOGUE, NAMES, Dataset, check, digits, load, made
+from fedsteer.data.files import LARGEST_CONTENT, read, searched_folders
+from fedsteer.errors import ConfigurationError, DataError
+
+from .made_files import contents_for, idx_bytes, packed, write
+
+FILED = [name for name in NAMES if CATALOGUE[name].files]
+
+
+@pytest.fixture(autouse=True)
+def _empty_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test of this file sees the data sets of the machine it runs on."""
+    monkeypatch.delenv("FEDSTEER_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def test_every_name_is_described() -> None:
+    assert {"digits", "made", "mnist", "fashion-mnist", "cifar-10"} <= set(NAMES)
+    assert all(CATALOGUE[name].description for name in NAMES)
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'fashion-mnist'"):
+        load("fashion-minst")
+
+
+def test_digits() -> None:
+    dataset = load("digits")
+    assert len(dataset.train_labels) + len(dataset.test_labels) == 1797
+    assert dataset.shape == (1, 8, 8)
+    difference = np.bincount(dataset.train_labels) - np.bincount(dataset.test_labels)
+    assert set(difference) <= {0, 1}
+    images, labels = dataset.train(np.array([5, 0]))
+    assert images.dtype == np.float32 and labels.tolist() == dataset.train_labels[[5, 0]].tolist()
+    assert dataset.test()[0].min() == 0 and dataset.test()[0].max() == 1
+    assert load("digits").checksums == dataset.checksums
+    np.testing.assert_array_equal(load("digits").test_images, dataset.test_images)
+
+
+def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(ConfigurationError, match="scikit-learn"):
+        digits()
+    assert check("digits").state == "missing"
+
+
+def test_made_is_deterministic_and_learnable() -> None:
+    dataset = made(classes=3, side=6, points=90, channels=2, seed=5)
+    assert dataset.train_images.shape == (90, 2, 6, 6)
+    assert np.bincount(dataset.train_labels).tolist() == [30, 30, 30]
+    assert made(classes=3, side=6, points=90, channels=2, seed=5).checksums == dataset.checksums
+    assert made(classes=3, side=6, points=90, channels=2, seed=6).checksums != dataset.checksums
+    images, labels = dataset.train()
+    centres = np.stack([images[labels == k].mean(axis=0) for k in range(3)])
+    test_images, test_labels = dataset.test()
+    distance = ((test_images[:, None] - centres) ** 2).sum(axis=(2, 3, 4))
+    assert (distance.argmin(axis=1) == test_labels).mean() > 0.95
+
+
+@pytest.mark.parametrize(
+    "options", [{"classes": 1}, {"side": 0}, {"points": 3}, {"channels": 0}, {"noise": -1.0}]
+)
+def test_made_refuses(options: dict[str, int]) -> None:
+    with pytest.raises(ConfigurationError, match="made: "):
+        made(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("packing", ["", ".gz", ".xz"])
+@pytest.mark.parametrize("name", FILED)
+def test_load_from_files(
+    name: str, packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if packing not in CATALOGUE[name].files[0].packings:
+        pytest.skip("not packed this way")
+    entry = write(tmp_path, name, packing, contents_for(name))
+    monkeypatch.setitem(CATALOGUE, name, entry)
+    dataset = load(name, folder=tmp_path)
+    assert dataset.classes == entry.classes and set(dataset.checksums) == {
+        file.name for file in entry.files
+    }
+    counts = {"cifar-10": (15, 3), "emnist-bymerge": (3, 2)}.get(name, (60, 50))
+    assert (len(dataset.train_labels), len(dataset.test_labels)) == counts
+    report = check(name, folder=tmp_path)
+    assert report.ok and report.folder == tmp_path and not report.problem
+    assert sum(report.train_per_class) == counts[0] and len(report.test_per_class) == entry.classes
+    assert dict(report.files).keys() == {path.name for path in tmp_path.iterdir()} - {"cache"}
+
+
+def test_emnist_selection_follows_the_index_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "emnist-bymerge"
+    monkeypatch.setitem(CATALOGUE, name, write(tmp_path, name, ".gz", contents_for(name)))
+    dataset = load(name, folder=tmp_path)
+    # The lists are 0 109 7 and 3 60; the first 60 images carry 0..46 0..12, the next 50 0..46 0..2.
+    assert dataset.train_labels.tolist() == [0, 2, 7]
+    assert dataset.test_labels.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("mnist", "data"),
+        ("mnist", "data/mnist"),
+        ("emnist-bymerge", "data/emnist"),
+        ("cifar-10", "data/cifar-10"),
+        ("cifar-10", "data/cifar-10/cifar-10-batches-bin"),
+        ("mnist", "cache/fedsteer/mnist"),
+    ],
+)
+def test_places_searched(
+    name: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSTEER_DATA", str(tmp_path / "data"))
+    monkeypatch.setitem(CATALOGUE, name, write(tmp_path / place, name, "", contents_for(name)))
+    report = check(name)
+    assert report.ok and report.folder == tmp_path / place
+
+
+def test_the_package_of_the_operating_system_comes_last() -> None:
+    folders = searched_folders(CATALOGUE["fashion-mnist"])
+    assert str(folders[-1]) == "/usr/share/datasets/fashion-mnist"
+    assert folders[0].name == "fashion-mnist" and len(folders) == 2
+
+
+def test_missing_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        load("mnist")
+    assert str(tmp_path / "cache") in str(caught.value)
+    assert "`fedsteer data fetch mnist`" in str(caught.value)
+    assert check("mnist").state == "missing"
+    with pytest.raises(DataError, match="cannot be downloaded"):
+        load("emnist-bymerge", folder=tmp_path)
+
+
+def test_an_incomplete_folder_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CATALOGUE, "mnist", write(tmp_path, "mnist", ".gz", contents_for("mnist")))
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    assert check("mnist", folder=tmp_path).state == "missing"
+
+
+def test_other_images_under_the_same_names_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "mnist", ".gz", contents_for("mnist"))
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: not the published file"):
+        load("fashion-mnist", folder=tmp_path)
+    assert check("mnist", folder=tmp_path).state == "damaged"
+
+
+def test_unequal_counts_are_refused(tmp_path: Path) -> None:
+    contents = contents_for("mnist")
+    contents["train-labels-idx1-ubyte"] = idx_bytes(np.zeros(59, np.uint8))
+    write(tmp_path, "mnist", "", contents)
+    with pytest.raises(DataError, match="train-labels-idx1-ubyte: 59 labels for the 60 images"):
+        load("mnist", folder=tmp_path)
+
+
+def test_overlapping_selection_is_refused(tmp_path: Path) -> None:
+    contents = contents_for("emnist-bymerge")
+    contents["balanced-subset-test-index.txt"] = b"7\n"
+    write(tmp_path, "emnist-bymerge", ".gz", contents)
+    with pytest.raises(DataError, match="shares images"):
+        load("emnist-bymerge", folder=tmp_path)
+
+
+def test_unreadable_and_bloated_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path)
+    monkeypatch.setattr("fedsteer.data.files.LARGEST_CONTENT", 1000)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(packed(bytes(1001), ".gz"))
+    with pytest.raises(DataError, match="unpacks to more than 1000"):
+        read(path)
+    assert LARGEST_CONTENT > 184_380_000
+
+
+def test_dataset_refuses_what_does_not_fit() -> None:
+    images = np.zeros((4, 1, 2, 2), np.uint8)
+    labels = np.array([0, 1, 0, 1])
+    Dataset("fits", images, labels, images, labels, classes=2)
+    for bad in (
+        (images[:, 0], labels, images, labels, 2),
+        (images.astype(float), labels, images, labels, 2),
+        (images, labels[:3], images, labels, 2),
+        (images, labels.astype(np.uint8), images, labels, 2),
+        (images, labels, images[:0], labels[:0], 2),
+        (images, labels, images, labels, 1),
+        (images, labels - 1, images, labels, 2),
+        (images, labels, images[..., :1], labels, 2),
+        (images + np.uint8(9), labels, images, labels, 2, 8),
+    ):
+        with pytest.raises(DataError, match="bad"):
+            Dataset("bad", *bad)  # type: ignore[arg-type]

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fedsteer.data import Partition, dirichlet, iid, label_groups, load, shards, who_holds_what
+from fedsteer.data.partition import partition_of
+from fedsteer.errors import ConfigurationError
+from fedsteer.participation import group_probabilities
+
+EMNIST_LIKE = np.repeat(np.arange(47), 786)
+DIGITS_LIKE = np.arange(900) % 10
+
+
+def assert_sound(partition: Partition, labels: np.ndarray, *, disjoint: bool) -> None:
+    everything = np.concatenate(partition.indices)
+    assert everything.min() >= 0 and everything.max() < len(labels)
+    for own in partition.indices:
+        assert len(np.unique(own)) == len(own)
+    if disjoint:
+        assert len(np.unique(everything)) == len(everything)
+    table = who_holds_what(partition, labels)
+    assert table.shape == (partition.clients, labels.max() + 1)
+    np.testing.assert_array_equal(table.sum(axis=1), partition.sizes)
+    for row, held in zip(table, partition.labels, strict=True):
+        np.testing.assert_array_equal(np.flatnonzero(row), held)
+
+
+def same(one: Partition, other: Partition) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one.indices, other.indices, strict=True))
+
+
+@pytest.mark.parametrize(("gamma", "common", "rare"), [(0.9, 55, 500), (0.7, 71, 166)])
+def test_the_papers_numbers(gamma: float, common: int, rare: int) -> None:
+    partition = label_groups(EMNIST_LIKE, gamma=gamma, seed=0)
+    assert_sound(partition, EMNIST_LIKE, disjoint=True)
+    assert partition.group_names == ("common", "rare")
+    assert (partition.group == 0).sum() == round(100 * gamma)
+    table = who_holds_what(partition, EMNIST_LIKE)
+    in_common = partition.group == 0
+    assert set(partition.sizes[in_common]) == {common} and set(partition.sizes[~in_common]) == {
+        rare
+    }
+    # 23 of the 47 labels are common; a client's points are spread over its labels evenly.
+    assert table[in_common, 23:].sum() == 0 and table[~in_common, :23].sum() == 0
+    for part in (table[in_common, :23], table[~in_common, 23:]):
+        assert (part.max(axis=1) - part.min(axis=1)).max() <= 1
+        assert part.sum(axis=0).max() - part.sum(axis=0).min() <= 1
+
+
+def test_half_of_the_groups_labels() -> None:
+    partition = label_groups(EMNIST_LIKE, points=80, labels_per_client=0.5, seed=0)
+    held = {(int(g), len(own)) for g, own in zip(partition.group, partition.labels, strict=True)}
+    assert held == {(0, 11), (1, 12)}
+    assert len({tuple(own) for own in partition.labels}) > 50  # drawn anew for each client
+
+
+def test_point_counts_survive_floating_point() -> None:
+    # 50 / (1 - 0.95) is 999.99... in floating point.
+    partition = label_groups(np.arange(60000) % 10, gamma=0.95, seed=0)
+    assert partition.sizes.max() == 1000
+
+
+def test_data_groups_are_independent_of_participation_groups() -> None:
+    """With the same seed for both, weak clients are rare no more often than by chance."""
+    both = 0
+    for seed in range(200):
+        weak = group_probabilities(seed=seed) < 0.1
+        rare = label_groups(DIGITS_LIKE, points=8, seed=seed).group == 1
+        both += int((weak & rare).sum())
+    # 200 hypergeometric draws: mean 5, deviation 1.51 each.
+    assert abs(both / 200 - 5) < 4 * 1.51 / 200**0.5
+
+
+def test_too_few_points_say_the_numbers() -> None:
+    with pytest.raises(ConfigurationError, match="90 x 55 = 4950 points, its 5 labels have 450"):
+        label_groups(DIGITS_LIKE, seed=0)
+    with pytest.raises(
+        ConfigurationError, match=r"client \d+ needs \d+ points of its 1 labels, \d+ are left"
+    ):
+        label_groups(DIGITS_LIKE, points=8, labels_per_client=0.2, seed=0)
+    with pytest.raises(ConfigurationError, match="1 x 500 = 500 points"):
+        label_groups(DIGITS_LIKE, replace=True, seed=0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": 0.0},
+        {"gamma": 1.0},
+        {"gamma": float("nan")},
+        {"clients": 0},
+        {"clients": 3, "gamma": 0.1},
+        {"points": 1},
+        {"labels_per_client": 0.0},
+        {"labels_per_client": 1.1},
+        {"seed": -1},
+    ],
+)
+def test_label_groups_refuses(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError):
+        label_groups(EMNIST_LIKE, **{"seed": 0} | options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [np.array([]), np.zeros(3), np.zeros((2, 2), int), np.array([-1, 1]), np.zeros(9, int)],
+)
+def test_labels_refused(labels: np.ndarray) -> None:
+    with pytest.raises(ConfigurationError, match="labels"):
+        label_groups(labels, seed=0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    clients=st.integers(2, 30),
+    gamma=st.floats(0.2, 0.95),
+    points=st.integers(2, 40),
+    share=st.floats(0.1, 1.0),
+    replace=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_label_groups_invariants(
+    clients: int, gamma: float, points: int, share: float, replace: bool, seed: int
+) -> None:
+    labels = np.random.default_rng(0).integers(0, 7, 3000)
+    assume(0 < round(gamma * clients) < clients)
+    options = dict(
+        clients=clients, gamma=gamma, points=points, labels_per_client=share, replace=replace
+    )
+    try:
+        partition = label_groups(labels, seed=seed, **options)  # type: ignore[arg-type]
+    except ConfigurationError:
+        assume(False)
+    assert_sound(partition, labels, disjoint=not replace)
+    for held, rare in zip(partition.labels, partition.group, strict=True):
+        assert (held >= 3).all() if rare else (held < 3).all()
+    assert same(partition, label_groups(labels, seed=seed, **options))  # type: ignore[arg-type]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    clients=st.integers(1, 40),
+    alpha=st.floats(0.01, 100),
+    minimum=st.integers(1, 5),
+    seed=st.integers(0, 2**31),
+)
+def test_dirichlet_invariants(clients: int, alpha: float, minimum: int, seed: int) -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 400)
+    partition = dirichlet(labels, clients, alpha, seed=seed, minimum=minimum)
+    assert_sound(partition, labels, disjoint=True)
+    assert partition.sizes.sum() == 400 and partition.sizes.min() >= minimum
+    assert same(partition, dirichlet(labels, clients, alpha, seed=seed, minimum=minimum))
+
+
+def test_alpha_is_a_dial() -> None:
+    def largest_share(alpha: float, **options: int | bool) -> float:
+        partition = dirichlet(EMNIST_LIKE % 10, 50, alpha, seed=0, **options)  # type: ignore[arg-type]
+        table = who_holds_what(partition, EMNIST_LIKE % 10)
+        return float((table.max(axis=1) / table.sum(axis=1)).mean())
+
+    for options in ({}, {"points": 60, "replace": True}):
+        assert largest_share(0.01, **options) > 0.8
+        assert largest_share(1000, **options) < 0.25
+
+
+def test_shared_dirichlet_takes_from_other_labels_what_one_cannot_give() -> None:
+    labels = np.arange(40) % 4
+    partition = dirichlet(labels, 20, 0.01, points=35, seed=0, replace=True)
+    assert_sound(partition, labels, disjoint=False)
+    assert set(partition.sizes) == {35}
+
+
+@settings(max_examples=40, deadline=None)
+@given(clients=st.integers(1, 30), each=st.integers(1, 6), seed=st.integers(0, 2**31))
+def test_shards_invariants(clients: int, each: int, seed: int) -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 400)
+    partition = shards(labels, clients, each, seed=seed)
+    assert_sound(partition, labels, disjoint=True)
+    assert partition.sizes.sum() == 400
+    limited = shards(labels, clients, each, points=each * 2, seed=seed)
+    assert_sound(limited, labels, disjoint=True)
+    assert set(limited.sizes) == {each * 2}
+    shared = shards(labels, clients, each, points=each * 5, seed=seed, replace=True)
+    assert_sound(shared, labels, disjoint=False)
+    assert set(shared.sizes) == {each * 5}
+
+
+def test_shards_hold_few_labels() -> None:
+    partition = shards(np.arange(6000) % 10, 100, 2, seed=0)
+    assert max(len(held) for held in partition.labels) <= 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(clients=st.integers(1, 50), points=st.integers(1, 8), seed=st.integers(0, 2**31))
+def test_iid_invariants(clients: int, points: int, seed: int) -> None:
+    labels = np.random.default_rng(0).integers(0, 5, 400)
+    everything = iid(labels, clients, seed=seed)
+    assert_sound(everything, labels, disjoint=True)
+    assert everything.sizes.sum() == 400 and np.ptp(everything.sizes) <= 1
+    for replace in (False, True):
+        partition = iid(labels, clients, points, seed=seed, replace=replace)
+        assert_sound(partition, labels, disjoint=not replace)
+        assert set(partition.sizes) == {points}
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: dirichlet(DIGITS_LIKE, 10, 0.0, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, float("nan"), seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, minimum=0, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, minimum=91, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, points=5, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, replace=True, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, points=901, replace=True, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, 0, seed=0),
+        lambda: shards(DIGITS_LIKE, 451, 2, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, 2, points=7, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, 2, points=92, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, replace=True, seed=0),
+        lambda: iid(DIGITS_LIKE, 901, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, 91, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, 0, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, replace=True, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, seed=-1),
+        lambda: partition_of([np.array([0]), np.array([], int)], DIGITS_LIKE),
+        lambda: partition_of([np.array([0])], DIGITS_LIKE, np.array([1])),
+    ],
+)
+def test_refused_in_one_line(refused: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        refused()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_ten_thousand_clients_share_the_digits() -> None:
+    labels = load("digits").train_labels
+    began = time.perf_counter()
+    partitions = [
+        label_groups(labels, 10_000, points=20, seed=0, replace=True),
+        dirichlet(labels, 10_000, points=20, seed=0, replace=True),
+        shards(labels, 10_000, points=20, seed=0, replace=True),
+        iid(labels, 10_000, 20, seed=0, replace=True),
+    ]
+    assert time.perf_counter() - began < 15  # about 2 s on two cores
+    for partition in partitions:
+        assert partition.clients == 10_000
+        # No label is left out or preferred: a client of 11 points over 5 labels has one odd point.
+        share = who_holds_what(partition, labels).sum(axis=0) / partition.sizes.sum()
+        np.testing.assert_allclose(share, 0.1, atol=0.02)
