@@ -56,7 +56,7 @@ def test_every_rule_is_enrolled() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_type_and_shape_stay(entry: Enrolled, library: str) -> None:
     convert = LIBRARIES[library]
-    played = start(entry.rule()).play(events(5), convert)
+    played = start(entry.rule()).play(events(5, rounds=14), convert)
     wide = "float64" if library.endswith("float64") else "float32"
     expected = getattr(torch if library.startswith("torch") else np, wide)
     for delta in played.deltas:
@@ -300,6 +300,27 @@ def test_joining_and_leaving(entry: Enrolled, closed: bool) -> None:
     believed = played.rule.estimate(played.state, ["newer", 2])
     assert believed is None or np.isfinite(host(believed)).all()
     assert all(np.isfinite(delta).all() for delta in played.deltas)
+
+
+@every_rule
+def test_whoever_comes_back_is_as_new_as_a_stranger(entry: Enrolled) -> None:
+    """After leaving, neither the same client nor the next one in its slot finds anything left."""
+    if entry.options.get("coordinates") == "own":
+        pytest.skip("the client that comes back has a column of its own, the stranger has not")
+    played = start(entry.rule()).play(events(14, rounds=30, departures=False))
+    number = played.state.memory.clients.number  # type: ignore[attr-defined]
+    played.state = played.rule.leave(played.state, [3])
+    stranger, deltas = "late-57", []  # of the same cluster as client 3, where clusters are given
+    draw = np.random.default_rng(1)
+    updates = draw.standard_normal((4, DIM))
+    for client in (3, stranger):
+        branch = played.copy()
+        for ahead, update in enumerate(updates, start=1):
+            sizes = [4.0] if ahead == 1 else None
+            event = Event(number + ahead, [client], update[None], [0.4], sizes, [2])
+            branch.play([event])
+        deltas.append(branch.deltas)
+    np.testing.assert_allclose(deltas[0], deltas[1], rtol=0, atol=1e-9)
 
 
 @every_rule

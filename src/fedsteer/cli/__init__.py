@@ -7,6 +7,7 @@ everything finished so far on disk.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -42,7 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     options = build_parser().parse_args(arguments)
     try:
-        return int(options.execute(options))
+        code = int(options.execute(options))
+        sys.stdout.flush()
+        return code
     except FedsteerError as error:
         print(f"fedsteer: {error}", file=sys.stderr)
         return 2
@@ -57,5 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedsteer: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone: nobody is left to tell
+        # The reader of our output is gone; what is left of it goes nowhere, also at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that went away: no bug of ours
+        print(f"fedsteer: {error}", file=sys.stderr)
+        return 2

@@ -42,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
-    from fedsteer.report import summarise, to_json, to_text, write_page
+    from fedsteer.report import summarise, to_text, write_page
     from fedsteer.simulate.compare import Cell, compare, plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.runner import Interrupted, Progress
@@ -53,11 +53,11 @@ def execute(options: argparse.Namespace) -> int:
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))
     cells = plan_cells(experiment, [name.strip() for name in names], out)
-    done: dict[Cell, float] = {}
+    done: dict[Path, float] = {}
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
 
         def report(cell: Cell, progress: Progress | None) -> None:
-            done[cell] = 1.0 if progress is None else progress.trained / progress.rounds
+            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
             words = "done" if progress is None else describe(progress)
             update(sum(done.values()), f"{cell.entry.label}, seed {cell.seed}: {words}")
 
@@ -70,11 +70,12 @@ def execute(options: argparse.Namespace) -> int:
             print(f"fedsteer: stopped; the same command with {again} goes on", file=sys.stderr)
             return 130
     baseline = find_entry(experiment, experiment.run.baseline).label
-    rows = summarise(runs, baseline=baseline)
+    compared = {cell.entry.label for cell in cells}
+    rows = summarise(runs, baseline=baseline if baseline in compared else None)
     page = out / "report.html"
     write_page(runs, page, title=experiment.title or experiment.name)
     if options.json:
-        print(json.dumps({"folder": str(out), "page": str(page), "rules": to_json(rows)}))
+        print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
         return 0
     print(to_text(rows))
     print(f"\npage: {page}")

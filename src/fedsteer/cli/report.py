@@ -26,7 +26,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--format", choices=("html", "md", "csv", "text"), default="html")
-    parser.add_argument("--baseline", default="fedavg", help="differences are paired with this")
+    parser.add_argument(
+        "--baseline", help="differences are paired with this; default: fedavg, if it is there"
+    )
     parser.add_argument("--title", help="of the page")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/report.html, or -")
     parser.set_defaults(execute=execute)
@@ -38,15 +40,17 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.report import summarise, to_csv, to_markdown, to_text, write_page
 
     runs = find_runs(*options.folders)
+    rules = {run.manifest.get("rule", {}).get("name") for run in runs}
+    baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
     if options.format == "html":
         path = options.out or options.folders[0] / "report.html"
         writable(path.parent)
         first = runs[0].manifest.get("experiment", {})
         title = options.title or first.get("title") or first.get("name") or "fedsteer"
-        write_page(runs, path, title=title, baseline=options.baseline)
+        write_page(runs, path, title=title, baseline=baseline)
         print(path)
         return 0
-    rows = summarise(runs, baseline=options.baseline)
+    rows = summarise(runs, baseline=baseline)
     text = {"md": to_markdown, "csv": to_csv, "text": to_text}[options.format](rows)
     if options.out is None:
         print(text.rstrip("\n"))

@@ -12,6 +12,11 @@ from fedsteer.errors import unknown
 from fedsteer.rules import PRACTICAL, RULES, Rule
 from fedsteer.rules.options import Options, default_of, describe_range
 
+EPILOG = """examples:
+  fedsteer rules
+  fedsteer rules fedsteer
+"""
+
 
 def add(commands: Any) -> None:
     """Add the command."""
@@ -19,6 +24,8 @@ def add(commands: Any) -> None:
         "rules",
         help="every rule, its equations and options",
         description="List the rules, or explain one: its equations, options and presets.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", help="a rule")
     parser.set_defaults(execute=execute)

@@ -51,12 +51,14 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)
     entry = find_entry(experiment, options.rule)
+    entry.build(experiment, options.seed)  # a mistake in its options shows before data is loaded
     folder = options.out or Path("runs", experiment.name, entry.slug, f"seed-{options.seed}")
+    writable(folder)
     trackers = []
     if options.track:
         from fedsteer.records.tensorboard import tensorboard_tracker
 
-        trackers.append(tensorboard_tracker(writable(folder)))
+        trackers.append(tensorboard_tracker(folder))
     with progress_bar(experiment.run.rounds, entry.label, options.quiet) as update:
 
         def watch(progress: Progress) -> None:
@@ -67,7 +69,7 @@ def execute(options: argparse.Namespace) -> int:
                 experiment,
                 entry,
                 options.seed,
-                writable(folder.parent) / folder.name,
+                folder,
                 resume=options.resume,
                 watch=watch,
                 trackers=trackers,
@@ -79,7 +81,8 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"folder": str(folder), **result}))
         return 0
-    groups = ", ".join(f"{k} {v:.3f}" for k, v in result.get("group_accuracy", {}).items())
+    known = {k: v for k, v in result.get("group_accuracy", {}).items() if v is not None}
+    groups = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in known.items())
     print(f"{entry.label}: accuracy {result['accuracy']:.3f}" + (f" ({groups})" if groups else ""))
     if result["warm_up_rounds"]:
         print(f"  after {result['warm_up_rounds']} rounds of warm-up, which no table should hide")

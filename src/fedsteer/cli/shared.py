@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,4 +54,6 @@ def writable(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot write to {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise ConfigurationError(f"cannot write to {folder}: permission denied")
     return folder

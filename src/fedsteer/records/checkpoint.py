@@ -22,7 +22,7 @@ def write_checkpoint(path: Path, arrays: dict[str, NDArray[Any]], meta: dict[str
     """Arrays and JSON-able `meta` into one file, atomically."""
     from safetensors.numpy import save
 
-    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     write_atomically(path, save(whole, {"fedsteer": json.dumps(meta)}))
 
 

@@ -70,11 +70,16 @@ class Run:
         if not path.exists():
             return []
         rows = []
-        for number, line in enumerate(path.read_text().splitlines(), start=1):
+        # What follows the last end of line is a row that a run is still writing, or died writing.
+        *lines, _ = path.read_bytes().split(b"\n")
+        for number, line in enumerate(lines, start=1):
             try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                raise DataError(f"{path}, line {number}: not a JSON row") from None
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}, line {number}: not a JSON row")
+            rows.append(row)
         return rows
 
 

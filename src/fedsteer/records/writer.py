@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from fedsteer.errors import DataError
 from fedsteer.records.files import plain, write_json
 
 STREAMS = ("rounds", "clients", "timing")
@@ -38,6 +39,8 @@ class RecordWriter:
     def rewind(self, offsets: Mapping[str, int]) -> None:
         """Drop whatever was written after these offsets."""
         for name, file in self._files.items():
+            if file.seek(0, os.SEEK_END) < offsets[name]:
+                raise DataError(f"{file.name} is shorter than its checkpoint says")
             file.truncate(offsets[name])
             file.seek(0, os.SEEK_END)
 

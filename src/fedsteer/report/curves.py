@@ -32,7 +32,7 @@ def thinned(count: int, most: int) -> list[int]:
     """At most `most` indices spread evenly over range(count), first and last among them."""
     if count <= most:
         return list(range(count))
-    return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
+    return [int(index) for index in np.unique(np.linspace(0, count - 1, most).round())]
 
 
 def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fedsteer.report.statistics import Estimate
@@ -102,7 +103,8 @@ def to_text(summary: Summary, width: int | None = None) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("-" * widths[i] for i in kept))
-    return "\n".join([*lines, "", _printable(note(summary))]) + "\n"
+    below = textwrap.wrap(_printable(note(summary)), width or 100)
+    return "\n".join([*lines, "", *below]) + "\n"
 
 
 def note(summary: Summary) -> str:
@@ -129,11 +131,15 @@ def points(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes, in decimal units."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
-            return f"{value:.3g} {unit}"
+    if value < 999.5:
+        return f"{value:.0f} B"
+    units = ["kB", "MB", "GB", "TB"]
+    value /= 1000
+    while value >= 999.5 and len(units) > 1:
         value /= 1000
-    return f"{value:.3g} TB"
+        units.pop(0)
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {units[0]}"
 
 
 def count(value: float) -> str:
@@ -143,12 +149,12 @@ def count(value: float) -> str:
 
 def duration(value: float) -> str:
     """Seconds, minutes or hours."""
-    for limit, divisor, unit in ((90, 1, "s"), (5400, 60, "min")):
-        if value < limit:
-            return (
-                f"{value / divisor:.2g} {unit}" if value < 10 else f"{value / divisor:.0f} {unit}"
-            )
-    return f"{value / 3600:.1f} h"
+    unit = "s"
+    if value >= 90:
+        value, unit = value / 60, "min"
+        if value >= 90:
+            value, unit = value / 60, "h"
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
 
 
 def _estimated(
@@ -202,8 +208,8 @@ def _seeds(row: Row) -> str:
     return str(len(row.seeds))
 
 
-def _bars(cells: object) -> str:
-    return "| " + " | ".join(cells) + " |"  # type: ignore[arg-type]
+def _bars(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def _markdown(text: str) -> str:

@@ -21,9 +21,9 @@ from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
 from fedsteer.report.curves import accuracy_curve, bound_events, rounded, variance_curve
 from fedsteer.report.entries import Entry, gather, look, names_of
-from fedsteer.report.formats import MISSING, columns, note
+from fedsteer.report.formats import columns, note
 from fedsteer.report.pictures import coordinates, holdings
-from fedsteer.report.sections import AXES, COSTS, SECTIONS, choice, figure, pick, table
+from fedsteer.report.sections import AXES, BANDS, COSTS, SECTIONS, choice, figure, pick, table
 from fedsteer.report.styles import styles
 from fedsteer.report.tables import Row, Summary, summarise
 from fedsteer.report.visits import (
@@ -70,7 +70,7 @@ def render(runs: Iterable[Run], title: str, baseline: str | None = None) -> str:
         scripts,
         policy=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
         title=escape(title),
-        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material)),
+        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material) if fact != title),
         style=_asset("page.css"),
         table=_headline(material.summary),
         note=escape(note(material.summary)),
@@ -90,9 +90,7 @@ def page_data(material: Material) -> dict[str, Any]:
     return {
         "rules": [
             {"name": name, "seeds": len(entry.shown), **style}
-            for name, entry, style in zip(
-                names_of(entries), entries, styles(entries), strict=True
-            )
+            for name, entry, style in zip(names_of(entries), entries, styles(entries), strict=True)
         ],
         "accuracy": [accuracy_curve(entry.shown) for entry in entries],
         "residual": [residuals(one) for one in visits],
@@ -124,25 +122,32 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
     stale = dict.fromkeys(group for shares in data["staleness"] for group in shares or ())
     dropped = _dropped(material)
     panels: dict[str, Sequence[str]] = {
+        section.key: [""] if any(one is not None for one in data.get(section.key, ())) else []
+        for section in SECTIONS
+    }
+    panels |= {
         "groups": list(dict.fromkeys(name for curve in curves for name in curve["groups"])),
         "staleness": sorted(stale),
     }
     extras = {
-        "accuracy": choice("axis", AXES, axes),
+        "accuracy": choice("axis", AXES, axes) + _bands(material.entries),
         "cost": choice("cost", COSTS, costs),
         "coordinates": pick("coordinates", "rule") + pick("watched", "client"),
         "holds": pick("holds", "data of") if len(data["holds"]) > 1 else "",
         "raster": pick("raster", "rule") + '<div class="legend" data-legend="raster"></div>',
     }
     for section in SECTIONS:
-        drawn: Sequence[str] = panels.get(
-            section.key, ("",) if any(one is not None for one in data[section.key]) else ()
-        ) if section.key in panels or section.key in data else ()
-        below = dropped if section.key == "events" else ""
+        drawn, below = panels[section.key], dropped if section.key == "events" else ""
         if drawn or below:
             controls = extras.get(section.key, "")
             bar = f'<div class="controls">{controls}</div>' if controls else ""
             yield figure(section, bar, drawn, below)
+
+
+def _bands(entries: Sequence[Entry]) -> str:
+    """Intervals can be hidden, and are at first where two seeds make them as wide as the plot."""
+    seeds = max(len(entry.shown) for entry in entries)
+    return choice("bands", BANDS, list(BANDS) if seeds > 1 else (), "on" if seeds > 2 else "off")
 
 
 def _headline(summary: Summary) -> str:
@@ -217,16 +222,23 @@ def _cost(row: Row) -> dict[str, Any] | None:
 
 
 def _holdings(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """One picture for each different distribution of data (normally one per experiment and seed).
+    """One picture for each different distribution of data (normally one per experiment).
 
-    Only the first run of an entry is drawn: seeds differ in detail, not in kind.
+    Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones the
+    first whose clients differ in presence is kept, since that orders them.
     """
-    found: list[dict[str, Any]] = []
-    for entry in entries:
+    found: dict[str, dict[str, Any]] = {}
+    for entry in sorted(entries, key=lambda entry: -_presences(entry)):
         picture = holdings(entry.shown[0])
-        if picture is not None and all(picture["rows"] != one["rows"] for one in found):
-            found.append({"title": entry.experiment or entry.label, **picture})
-    return found
+        if picture is not None:
+            key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
+            found.setdefault(key, {"title": entry.experiment or entry.label, **picture})
+    return list(found.values())
+
+
+def _presences(entry: Entry) -> int:
+    """How many different probabilities of participation the clients have."""
+    return len(set(map(str, look(entry.shown[0].manifest, "clients", "probabilities") or ())))
 
 
 def _sortable(value: float | str | None) -> str:

@@ -44,7 +44,7 @@ def holdings(run: Run) -> dict[str, Any] | None:
 def coordinates(run: Run) -> dict[str, Any] | None:
     """Coordinates of watched clients over the rounds: per client, k rows of whole steps."""
     values = run.arrays.get("coordinates")
-    if values is None or values.ndim != 3 or not values.size or not np.isfinite(values).any():
+    if values is None or values.ndim != 3 or not values.size:
         return None
     rounds = [number(row, "round") for row in run.rounds]
     if len(rounds) != len(values) or None in rounds:
@@ -60,13 +60,17 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     pictures = []
     for client in shown:
         picture = values[kept, client, :COORDINATES].astype(float).T  # (k, rounds)
-        largest = float(np.nanmax(np.abs(picture))) if np.isfinite(picture).any() else 0.0
-        scale = float(f"{(largest or 1.0) / LEVELS:.6g}")
+        largest = float(np.max(np.abs(picture), where=np.isfinite(picture), initial=0.0))
+        if not largest:
+            continue  # never visited, so far
+        scale = float(f"{largest / LEVELS:.6g}")
         steps = [
-            [int(round(value)) if np.isfinite(value) else None for value in line]
+            [round(value) if np.isfinite(value) else None for value in line]
             for line in (picture / scale).tolist()
         ]
         pictures.append({"client": names[client], "scale": scale, "rows": steps})
+    if not pictures:
+        return None
     return {"rounds": [int(rounds[index] or 0) for index in kept], "watched": pictures}
 
 

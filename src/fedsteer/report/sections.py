@@ -11,6 +11,7 @@ from html import escape
 
 AXES = {"train": "training rounds", "all": "all rounds", "sent": "bytes sent"}
 COSTS = {"memory": "server memory", "sent": "bytes sent"}
+BANDS = {"on": "intervals", "off": "lines only"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ SECTIONS = (
         "staleness",
         "How long clients were away",
         "Share of training updates by the rounds since the client's last visit. The further right "
-        "the mass lies, the staler the knowledge a rule has to work with.",
+        "the mass lies, the staler the knowledge a rule has to work with; rules that met the same "
+        "draws lie on one another.",
         wide=False,
     ),
     Section(
@@ -77,15 +79,15 @@ SECTIONS = (
     Section(
         "holds",
         "Who holds what",
-        "Data points of each client by class; darker is more. Clients are ordered by data group, "
-        "within a group those most often present on top.",
+        "Data points of each client by class; stronger colour is more. Clients are ordered by data "
+        "group, within a group those most often present on top.",
         wide=False,
     ),
     Section(
         "raster",
         "Who was there",
-        "A row per client, a column per round, of one run. The long gaps are what the server has "
-        "to bridge.",
+        "A row per client, a column per round, under the first seed. The long gaps are what the "
+        "server has to bridge.",
         wide=False,
     ),
     Section(
@@ -117,15 +119,16 @@ def figure(section: Section, controls: str, panels: Sequence[str], below: str = 
     )
 
 
-def choice(name: str, words: dict[str, str], available: Sequence[str]) -> str:
-    """Buttons of which one is pressed; nothing where there is no choice."""
+def choice(name: str, words: dict[str, str], available: Sequence[str], first: str = "") -> str:
+    """Buttons of which one (`first`) is pressed; nothing where there is no choice."""
     if len(available) < 2:
         return ""
     buttons = "".join(
         f'<button type="button" data-value="{key}" aria-pressed="false">{words[key]}</button>'
         for key in available
     )
-    return f'<div class="choice" role="group" data-choice="{name}">{buttons}</div>'
+    start = f'<div class="choice" role="group" data-choice="{name}" data-first="{first}">'
+    return f"{start}{buttons}</div>"
 
 
 def pick(name: str, meaning: str) -> str:
@@ -145,7 +148,7 @@ def table(
     """
     head = "".join(
         f'<th scope="col"{_words(words)} title="{escape(meaning)}">'
-        f'<button type="button">{escape(text)}</button></th>'
+        f'<button type="button">{escape(_unbroken(text))}</button></th>'
         for text, meaning, words in headings
     )
     body = ""
@@ -159,6 +162,11 @@ def table(
         f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}</tbody></table></div>"
     )
+
+
+def _unbroken(text: str) -> str:
+    """A heading breaks between its words only."""
+    return text.replace("-", "\N{NON-BREAKING HYPHEN}").replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _words(words: bool) -> str:

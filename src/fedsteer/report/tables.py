@@ -84,7 +84,7 @@ def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | Non
     here = [entry for entry in entries if entry.experiment == experiment]
     exact = [entry for entry in here if entry.label == wanted]
     named = [entry for entry in here if entry.rule == wanted]
-    return (exact + named + [None])[0]  # type: ignore[list-item]
+    return next(iter(exact + named), None)
 
 
 def _row(entry: Entry, base: Entry | None) -> Row:
@@ -151,6 +151,7 @@ def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
         "rule": row.rule,
         "seeds": len(row.seeds),
         "unfinished": row.unfinished,
+        "pairs": 0 if row.difference is None else row.difference.count,
     }
     for field in fields(row)[5:]:
         value = getattr(row, field.name)
@@ -163,4 +164,6 @@ def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:
-    return {name: value and value.mean, f"{name}_half": value and value.half}
+    if value is None:
+        return {name: None, f"{name}_half": None}
+    return {name: value.mean, f"{name}_half": value.half}

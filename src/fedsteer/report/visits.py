@@ -39,8 +39,10 @@ def read_visits(run: Run) -> Visits:
     groups = look(run.manifest, "clients", "data_group")
     for row in Run(run.folder).clients:
         event = look(row, "event")
-        if event == "dropped":
+        if _kind(event) == "dropped":
             reason = str(look(row, "reason") or "no reason given")
+            if event != "dropped":
+                reason = f"{event}: {reason}"
             moment = int(number(row, "round") or 0)
             visits.dropped.append((moment, str(look(row, "client")), reason))
         staleness = number(row, "staleness")
@@ -113,9 +115,9 @@ def raster(run: Run) -> dict[str, Any] | None:
     """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
     rows = Run(run.folder).clients
     seen = [
-        (str(look(row, "client")), int(moment), EVENTS.index(look(row, "event")))
+        (str(look(row, "client")), int(moment), EVENTS.index(_kind(look(row, "event"))))
         for row in rows
-        if (moment := number(row, "round")) is not None and look(row, "event") in EVENTS
+        if (moment := number(row, "round")) is not None and look(row, "event") is not None
     ]
     if not seen:
         return None
@@ -155,6 +157,11 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
         return (names.index(group) if group in names else 0, -float(present or 0.0), client)
 
     return [str(client) for client in sorted(range(count), key=place)]
+
+
+def _kind(event: Any) -> Any:
+    """An event that is none of ours (failed, refused, ...) is an update that was not used."""
+    return event if event is None or event in EVENTS else "dropped"
 
 
 def _group_of(groups: Any, client: Any) -> str:

@@ -58,9 +58,9 @@ class CoreSetOptions(WarmUpOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.core_set is not None:
+            object.__setattr__(self, "core_set", tuple(self.core_set))
             if not self.core_set or len(set(self.core_set)) < len(self.core_set):
                 raise ConfigurationError("core_set must name at least one client, each once")
-            object.__setattr__(self, "core_set", tuple(self.core_set))
         if self.core_set is None and self.select == "frequent" and not self.frequencies:
             raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
 

@@ -136,6 +136,7 @@ def reselect(
     holders = _holder_slots(clients, active, [owner for owner in owners if owner is not None])
     slots = np.unique(np.concatenate([seen, holders, active.slots]))
     sizes = clients.sizes[slots]
+    sizes[np.searchsorted(slots, active.slots)] = active.sizes  # newcomers weigh from now on
     snapshot = Snapshot.of(
         sketches[slots] @ sketches[slots].T, sizes / max(float(sizes.sum()), 1e-300)
     )

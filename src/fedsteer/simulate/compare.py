@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
 from fedsteer.simulate.entries import Entry, find_entry
 from fedsteer.simulate.experiment import Experiment
@@ -35,11 +36,19 @@ Report = Callable[[Cell, Progress | None], None]
 
 def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
     """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
-    entries = [find_entry(experiment, name) for name in dict.fromkeys(rules)]
+    entries: dict[str, Entry] = {}  # by folder
+    for name in rules:
+        entry = find_entry(experiment, name)
+        same = entries.setdefault(entry.slug, entry)
+        if same != entry:
+            raise ConfigurationError(
+                f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
+            )
+        entry.build(experiment, 0)  # a mistake in its options shows now, not after hours
     return [
         Cell(entry, seed, out / entry.slug / f"seed-{seed}")
         for seed in range(experiment.seeds)
-        for entry in entries
+        for entry in entries.values()
     ]
 
 

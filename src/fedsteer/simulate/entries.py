@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,7 +37,15 @@ class Entry:
             options["local_rate"] = experiment.training.rate
         if experiment.participation.reported == "estimated" and not self.everybody:
             options["probabilities"] = "intervals"
-        return make_rule(self.rule, preset=self.preset, **(options | self.options))
+        own = {name: _numbered(value) for name, value in self.options.items()}
+        return make_rule(self.rule, preset=self.preset, **(options | own))
+
+
+def _numbered(value: Any) -> Any:
+    """Clients are numbers here, but keys of a TOML table are text."""
+    if not isinstance(value, Mapping):
+        return value
+    return {int(k) if str(k).isdecimal() else k: entry for k, entry in value.items()}
 
 
 def find_entry(experiment: Experiment, text: str) -> Entry:

@@ -6,6 +6,7 @@ section and key is checked; an unknown one is an error that names the nearest va
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
 
@@ -79,6 +81,7 @@ class RunPlan:
     device: str = "cpu"
     engine: str = "auto"  # auto: by the static rule of fedsteer.training.engines
     threads: int = 0  # 0: by the static rule
+    precision: str = "tf32"  # of local training on a GPU: tf32 or float32
     test_share: float = 1.0  # of the test set, from its end (the authors' code uses .7)
     watch: list[int] = field(default_factory=lambda: [5, 55, 95])  # whose coordinates to record
     baseline: str = "fedavg"  # comparisons are paired against this entry
@@ -108,6 +111,7 @@ class Experiment:
             "run.evaluate_every": self.run.evaluate_every >= 1,
             "run.checkpoint_every": self.run.checkpoint_every >= 1,
             "run.threads": self.run.threads >= 0,
+            "run.precision": self.run.precision in ("tf32", "float32"),
             "run.test_share": 0 < self.run.test_share <= 1,
             "seeds": self.seeds >= 1,
             "partition.clients": self.partition.clients >= 1,
@@ -115,6 +119,13 @@ class Experiment:
         for name, good in checks.items():
             if not good:
                 raise ConfigurationError(f"{name} is out of range")
+        for rule in self.options:
+            if rule not in RULES:
+                raise unknown("rule in options", rule, RULES)
+        for section, tables in (("options", self.options), ("variants", self.variants)):
+            for name, table in tables.items():
+                if not isinstance(table, Mapping):
+                    raise ConfigurationError(f"{section}.{name} is a table, not a value")
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -128,6 +139,8 @@ class Experiment:
             *sections, key = path.split(".")
             for section in sections:
                 inner = inner.setdefault(section, {})
+                if not isinstance(inner, dict):
+                    raise ConfigurationError(f"{path} lies below a setting that has a value")
             inner[key] = value
         changed: Experiment = _merge(self, table, "")
         return changed
@@ -151,6 +164,8 @@ def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Exp
             text = path.read_text()
         except OSError as error:
             raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{name} is not valid TOML: not a text in UTF-8") from None
         title = path.stem
     else:
         shipped = shipped_experiments()
@@ -173,7 +188,8 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         if not equals or not key:
             raise ConfigurationError(f"--set wants section.key=value, not {pair!r}")
         try:
-            settings[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+            whole = re.sub(r"^([+-]?)(?=\.\d)", r"\g<1>0", text.strip())  # .5 is 0.5
+            settings[key.strip()] = tomllib.loads(f"value = {whole}")["value"]
         except tomllib.TOMLDecodeError:
             settings[key.strip()] = text
     return settings
@@ -219,7 +235,12 @@ def _fitting(value: Any, hint: Any, path: str) -> Any:
         plain = getattr(kind, "__origin__", kind)
         if plain is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        if plain is list and isinstance(value, list):
+            return [_fitting(entry, kind.__args__[0], f"every entry of {path}") for entry in value]
         if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
             return value
-    wanted = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    words = (
+        "none" if k is type(None) else str(getattr(k, "__origin__", k).__name__) for k in kinds
+    )
+    wanted = " or ".join(words)
     raise ConfigurationError(f"{path} must be {wanted}, not {value!r}")

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError
+from fedsteer.records.rows import client_rows, round_row
 from fedsteer.rules import Requests, Round, Rule, Step
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
-from fedsteer.steering.state import Arrays, State
+from fedsteer.steering.state import Arrays, pack_states, unpack_states
 from fedsteer.training import Job, Trained, evaluate
 
 MOST_WARM_UP = 1_000_000
@@ -67,7 +68,13 @@ class Simulation:
         self.state = self.rule.init(self.world.network.dim, self.world.sizes, like=self.model)
         self.optimiser = ServerOptimiser() if self.rule.own_rate else server
         self.moments = self.optimiser.init()
-        self.watch = [client for client in run.watch if client < self.world.clients]
+        self.watch = [client for client in run.watch if 0 <= client < self.world.clients]
+        odds = self.world.participation.probabilities
+        if self.rule.phase(self.state) == "warm-up" and odds is not None and odds.min() <= 0:
+            raise ConfigurationError(
+                f"client {odds.argmin()} never takes part: the warm-up would wait for it for ever; "
+                "choose select = 'online'"
+            )
 
     @property
     def finished(self) -> bool:
@@ -125,25 +132,17 @@ class Simulation:
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything needed to go on from here, exactly."""
-        rule_arrays, rule = self.state.pack()
-        moment_arrays, moments = self.moments.pack()
-        arrays = {"model": self.model.cpu().numpy()}
-        arrays |= {f"rule.{name}": array for name, array in rule_arrays.items()}
-        arrays |= {f"moments.{name}": array for name, array in moment_arrays.items()}
+        arrays, states = pack_states(rule=self.state, moments=self.moments)
+        arrays["model"] = self.model.cpu().numpy()
         if self.watched:
             arrays["watched"] = np.stack(self.watched)
         meta = {"number": self.number, "trained": self.trained, "totals": asdict(self.totals)}
-        return arrays, meta | {"last": self.last, "rule": rule, "moments": moments}
+        return arrays, meta | {"last": self.last} | states
 
     def restore(self, arrays: Arrays, meta: dict[str, Any]) -> None:
         """The inverse of `pack`."""
-
-        def part(prefix: str) -> Arrays:
-            return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
-
         self.model = torch.tensor(arrays["model"], device=self.initial.device)
-        self.state = State.unpack(part("rule."), meta["rule"], like=self.model)
-        self.moments = State.unpack(part("moments."), meta["moments"], like=self.model)
+        self.state, self.moments = unpack_states(arrays, meta, "rule", "moments", like=self.model)
         self.number, self.trained = meta["number"], meta["trained"]
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
@@ -189,27 +188,17 @@ class Simulation:
         totals.bytes_down += down
         held = self.state.nbytes
         totals.server_bytes = max(totals.server_bytes, held)
-        training = happened.phase == "train"
-        return {
-            "round": self.number,
-            "phase": happened.phase,
-            "training_round": self.trained if training else 0,
-            "active": len(happened.clients),
-            "fresh": sum(happened.fresh),
-            "refreshed": len(asked.refresh),
-            "collected": len(asked.collect),
-            "dropped": len(happened.dropped),
-            "bytes_up": up,
-            "bytes_down": down,
-            "delta_norm": happened.delta_norm,
-            "bound_factor": happened.bound_factor,
-            "variance": happened.variance,
-            "condition": happened.condition,
-            "columns": happened.columns,
-            "weight_sum": float(happened.weights.sum()),
-            "train_loss": float(np.mean(trained.losses)) if count else None,
-            "server_bytes": held,
-        }
+        return round_row(
+            self.number,
+            happened,
+            training_round=self.trained if happened.phase == "train" else 0,
+            refreshed=len(asked.refresh),
+            collected=len(asked.collect),
+            bytes_up=up,
+            bytes_down=down,
+            train_loss=float(np.mean(trained.losses)) if count else None,
+            server_bytes=held,
+        )
 
     def _look_at_watched(self) -> None:
         positions = self.rule.coordinates(self.state, self.watch) if self.watch else None
@@ -230,30 +219,8 @@ class Simulation:
         }
 
     def _client_rows(self, asked: Requests, trained: Trained, step: Step) -> list[dict[str, Any]]:
-        happened = step.diagnostics
-        order = {client: i for i, client in enumerate(asked.everyone)}
-        collected = set(asked.collect)
-        rows = []
-        for i, client in enumerate(happened.clients):
-            event = "fresh" if happened.fresh[i] else "refresh"
-            place = order[client]
-            rows.append(
-                {
-                    "round": self.number,
-                    "client": client,
-                    "event": "collect" if client in collected else event,
-                    "weight": happened.weights[i],
-                    "probability": happened.probabilities[i],
-                    "norm": happened.norms[i],
-                    "relative_error": happened.relative_errors[i],
-                    "cosine": happened.cosines[i],
-                    "staleness": happened.staleness[i],
-                    "loss": trained.losses[place],
-                    "steps": int(trained.steps[place]),
-                }
-            )
-        for client, reason in happened.dropped.items():
-            rows.append(
-                {"round": self.number, "client": client, "event": "dropped", "reason": reason}
-            )
-        return rows
+        extras = {
+            client: {"loss": trained.losses[i], "steps": int(trained.steps[i])}
+            for i, client in enumerate(asked.everyone)
+        }
+        return client_rows(self.number, step.diagnostics, set(asked.collect), extras)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ import torch
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run, read_checkpoint, write_checkpoint
+from fedsteer.records.files import plain
+from fedsteer.records.writer import STREAMS
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Happened, Simulation
@@ -77,16 +78,18 @@ def run_entry(
     checkpoint = folder / CHECKPOINT
     if checkpoint.exists():
         arrays, meta = read_checkpoint(checkpoint)
-        simulation.restore(arrays, meta["simulation"])
-        offsets, spent = meta["offsets"], meta["seconds"]
+        try:
+            simulation.restore(arrays, meta["simulation"])
+            offsets, spent = meta["offsets"], meta["seconds"]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{checkpoint} is damaged: {error!r}") from error
     else:
-        shutil.rmtree(folder, ignore_errors=True)
         offsets, spent = None, 0.0
     with RecordWriter(folder) as records, _polite() as stopping:
+        # Without a checkpoint nothing that an earlier attempt left here counts.
+        records.rewind(offsets or dict.fromkeys(STREAMS, 0))
         if offsets is None:
             records.manifest(_manifest(world, entry))
-        else:
-            records.rewind(offsets)
         began = perf_counter()
 
         def save() -> None:
@@ -135,29 +138,31 @@ def _progress(simulation: Simulation, happened: Happened) -> Progress:
 
 
 def _same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> None:
-    """Refuse to mix two different runs in one folder; only the number of rounds may differ."""
+    """Refuse to mix two different runs in one folder."""
     if not (found.folder / "manifest.json").exists():
         raise DataError(f"{found.folder} has a checkpoint but no manifest.json")
     before = found.manifest
     now = {"rule": _rule_record(entry), "seed": seed, "experiment": experiment.as_dict()}
     for name, value in now.items():
-        if _comparable(before.get(name)) != _comparable(value):
+        if _comparable(name, before.get(name)) != _comparable(name, plain(value)):
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {name}; choose another --out"
             )
 
 
-def _comparable(value: Any) -> Any:
-    """Without what says nothing about this run's numbers."""
-    if isinstance(value, dict):
-        ignored = ("seeds", "rules", "variants", "options", "title", "checkpoint_every")
-        keep = (
-            value
-            if "training" not in value
-            else {key: entry for key, entry in value.items() if key not in ignored}
-        )
-        return {key: _comparable(entry) for key, entry in keep.items()}
-    return list(value) if isinstance(value, tuple) else value
+def _comparable(name: str, value: Any) -> Any:
+    """Without what says nothing about this run's numbers (what the rule is told stands in `rule`).
+
+    The number of rounds is no such thing: a warm-up takes place in the rounds after the last one.
+    """
+    ignored = {
+        "experiment": ("seeds", "rules", "variants", "options", "title"),
+        "run": ("checkpoint_every", "baseline"),
+    }
+    if name not in ignored or not isinstance(value, dict):
+        return value
+    kept = {key: entry for key, entry in value.items() if key not in ignored[name]}
+    return {key: _comparable(key, entry) for key, entry in kept.items()}
 
 
 def _as_before(experiment: Experiment, found: Run) -> Experiment:

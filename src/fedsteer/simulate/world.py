@@ -6,6 +6,7 @@ differences between rules are paired.
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
 from functools import lru_cache
@@ -90,7 +91,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     torch.set_num_threads(threads)
     images, labels = _tensors(experiment.data, "train", device)
     test_images, test_labels = _tensors(experiment.data, "test", device)
-    kept = round(experiment.run.test_share * len(test_labels))
+    kept = max(1, round(experiment.run.test_share * len(test_labels)))
     name = experiment.run.engine
     engine = make_engine(
         choose_engine(network, device) if name == "auto" else name,
@@ -98,6 +99,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         TrainingData(images, labels, partition.indices, dataset.classes),
         experiment.training,
         seed,
+        exact=experiment.run.precision == "float32",
     )
     return World(
         experiment=experiment,
@@ -117,13 +119,21 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
 
 
 def _dataset(plan: Data) -> Dataset:
+    known = inspect.signature(datasets.made).parameters
+    for option, value in plan.options.items():
+        if plan.name != "made":
+            raise ConfigurationError("data.options are for the made-up data set only")
+        if option not in known:
+            raise unknown("option of the made-up data", option, known)
+        kinds = (int, float) if option == "noise" else (int,)
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            words = "a number" if float in kinds else "a whole number"
+            raise ConfigurationError(f"data.options.{option} must be {words}, not {value!r}")
     return _cached_dataset(plan.name, plan.folder, tuple(sorted(plan.options.items())))
 
 
 @lru_cache(maxsize=2)
 def _cached_dataset(name: str, folder: str | None, options: tuple[tuple[str, Any], ...]) -> Dataset:
-    if options and name != "made":
-        raise ConfigurationError("data.options are for the made-up data set only")
     if name == "made":
         return datasets.made(**dict(options))
     return datasets.load(name, folder=folder)

@@ -123,6 +123,11 @@ class Clients(Component):
         self.last_seen[active.slots] = active.number
         self.number = active.number
 
+    def restart(self) -> None:
+        """A warm-up has ended: visits count from here."""
+        self.probability.restart(self.number)
+        self.last_seen.values[:] = 0
+
     def resolve(self, clients: Sequence[ClientId]) -> tuple[list[ClientId], Integers]:
         """Plain ids and slots of members; a stranger is refused."""
         names = [plain_id(client) for client in clients]

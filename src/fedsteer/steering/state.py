@@ -96,6 +96,30 @@ class State:
         return State(meta["rule"], memory)
 
 
+def pack_states(**states: State) -> tuple[Arrays, dict[str, Any]]:
+    """Several states as one: arrays under "name/...", their JSON under the same names."""
+    arrays: Arrays = {}
+    meta: dict[str, Any] = {}
+    for name, state in states.items():
+        own, meta[name] = state.pack()
+        arrays |= {f"{name}/{key}": array for key, array in own.items()}
+    return arrays, meta
+
+
+def unpack_states(
+    arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], *names: str, like: Array = None
+) -> tuple[State, ...]:
+    """The inverse of `pack_states`, for these names in this order."""
+    return tuple(
+        State.unpack(
+            {k.removeprefix(f"{n}/"): a for k, a in arrays.items() if k.startswith(f"{n}/")},
+            meta[n],
+            like=like,
+        )
+        for n in names
+    )
+
+
 def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or library_of(value) == "torch"
 
@@ -139,7 +163,7 @@ def _pack(value: Any, name: str, arrays: Arrays) -> Any:
 
 def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -> Any:
     if not isinstance(tree, dict):
-        return tree
+        return copying.deepcopy(tree)  # two states of one checkpoint must not share a list
     if "array" in tree:
         if tree["array"] not in arrays:
             raise StateError(f"checkpoint lacks the array {tree['array']!r}")

@@ -1,8 +1,9 @@
 """Which engine trains what. The choice is static: it follows from model and device alone.
 
-    dense network               stacked, gradients by formula
-    other network, cpu          sequential: convolutions bind, stacking them gains nothing there
-    other network, cuda         stacked, gradients by torch.func
+    dense network                 stacked, gradients by formula
+    other network, cpu            sequential: convolutions bind, stacking them gains nothing there
+    plain convolutions, cuda      stacked, gradients by formula
+    other network, cuda           stacked, gradients by torch.func
 
 It is written to the manifest and kept when a run is resumed, so that numbers stay reproducible.
 """
@@ -15,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from fedsteer.errors import unknown
-from fedsteer.training.dense import DenseGradient, dense_layers
+from fedsteer.training.formula import FormulaGradient, is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
 from fedsteer.training.sequential import Sequential
@@ -40,22 +41,33 @@ class Engine(Protocol):
 
 def choose_engine(network: Network, device: str) -> str:
     """The static rule above."""
-    return "stacked" if dense_layers(network) is not None or device != "cpu" else "sequential"
+    return "stacked" if _is_small(network) or device != "cpu" else "sequential"
 
 
 def choose_threads(network: Network, cores: int) -> int:
     """One thread for small dense networks, where more only get in the way; else up to four."""
-    return 1 if dense_layers(network) is not None else min(cores, 4)
+    return 1 if _is_small(network) else min(cores, 4)
 
 
 def make_engine(
-    name: str, network: Network, data: TrainingData, how: LocalTraining, seed: int
+    name: str,
+    network: Network,
+    data: TrainingData,
+    how: LocalTraining,
+    seed: int,
+    exact: bool = True,
 ) -> Engine:
-    """An engine by name."""
+    """An engine by name; `exact` False allows tf32 products on a GPU."""
     if name == "sequential":
         return Sequential(network, data, how, seed)
     if name != "stacked":
         raise unknown("engine", name, ENGINES)
-    layers = dense_layers(network)
-    gradient = VmappedGradient(network) if layers is None else DenseGradient(layers)
-    return Stacked(network, data, how, seed, gradient, width=max(1, STACKED_NUMBERS // network.dim))
+    layers = known_layers(network, exact)
+    gradient = VmappedGradient(network) if layers is None else FormulaGradient(layers)
+    width = max(1, STACKED_NUMBERS // network.dim)
+    return Stacked(network, data, how, seed, gradient, width, exact)
+
+
+def _is_small(network: Network) -> bool:
+    layers = known_layers(network)
+    return layers is not None and is_dense(layers)

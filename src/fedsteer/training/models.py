@@ -153,8 +153,10 @@ def _imported(path: str) -> Callable[..., nn.Module]:
     module, _, attribute = path.partition(":")
     try:
         found: Callable[..., nn.Module] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigurationError(f"model {path!r} cannot be imported: {error}") from None
+    if not callable(found):
+        raise ConfigurationError(f"model {path!r} is no factory: it cannot be called")
     return found
 
 

@@ -28,7 +28,7 @@ class Network:
 
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
         self.factory = factory
-        self.module = factory()
+        self.module = self._build(0)
         if any(True for _ in self.module.buffers()):
             name = next(name for name, _ in self.module.named_buffers())
             raise ConfigurationError(
@@ -51,13 +51,16 @@ class Network:
 
     def initial(self, seed: int) -> Tensor:
         """A fresh (d,) vector; a function of the seed alone, global generators stay untouched."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed * 1_000_003 + crc32(b"initial model"))
-            module = self.factory()
-        return torch.cat([value.detach().reshape(-1).float() for value in module.parameters()])
+        values = self._build(seed).parameters()
+        return torch.cat([value.detach().reshape(-1).float() for value in values])
 
     def logits(self, flat: Tensor, images: Tensor) -> Tensor:
         """The module's output under these parameters."""
         views = {p.name: flat[p.start : p.end].view(p.shape) for p in self.parameters}
         output: Tensor = functional_call(self.module, views, (images,))
         return output
+
+    def _build(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((seed * 1_000_003 + crc32(b"initial model")) % 2**63)
+            return self.factory()

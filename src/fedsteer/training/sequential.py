@@ -38,7 +38,7 @@ class Sequential:
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
     ) -> Trained:
         """Every job from its start model (default: `model`); `round` keys the random draws."""
-        updates = torch.empty((len(jobs), self.network.dim), device=model.device)
+        updates = model.new_empty((len(jobs), self.network.dim))
         steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
         for place, job in enumerate(jobs):
             try:
@@ -76,6 +76,6 @@ class Sequential:
                 logits = logits * mask
             loss = F.cross_entropy(logits, data.labels[picked])
             (gradient,) = torch.autograd.grad(loss, leaf)
-            total += float(loss)
+            total += float(loss.detach())
             descend(how, weights, gradient, velocity, pull, job.correction)
         return start - weights, len(schedule), total / len(schedule)

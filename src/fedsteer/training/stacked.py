@@ -8,7 +8,8 @@ equal size do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import is_not
 from typing import Protocol
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.draws import generator
+from fedsteer.errors import FedsteerError, TrainingFailed
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -57,15 +59,29 @@ class Stacked:
         seed: int,
         gradient: StackedGradient,
         width: int,
+        exact: bool = True,
     ) -> None:
         self.network, self.data, self.how, self.seed = network, data, how, seed
-        self.gradient, self.width = gradient, width
+        self.gradient, self.width, self.exact = gradient, width, exact
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
     ) -> Trained:
         """Every job from its start model (default: `model`); `round` keys the random draws."""
-        updates = torch.empty((len(jobs), self.network.dim), device=model.device)
+        try:
+            return self._train(model, jobs, round, proximal)
+        except FedsteerError:
+            raise
+        except Exception as error:
+            # The reference trains the same clients one by one and names the one that fails.
+            self.sequential().train(model, jobs, round, proximal)
+            raise TrainingFailed(
+                f"clients fail when trained together, though none does alone: {error}; "
+                "run.engine=sequential trains them so"
+            ) from error
+
+    def _train(self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float) -> Trained:
+        updates = model.new_empty((len(jobs), self.network.dim))
         steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
         schedules = [
             batches(self.how, self.data.clients[job.client], self.seed, round, job.client)
@@ -77,9 +93,10 @@ class Stacked:
         )
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
-            ends, means = self._together(
-                model, [jobs[i] for i in part], [schedules[i] for i in part], round, proximal
-            )
+            with _products(self.exact):
+                ends, means = self._together(
+                    model, [jobs[i] for i in part], [schedules[i] for i in part], round, proximal
+                )
             updates[part] = ends
             steps[part] = [len(schedules[i]) for i in part]
             losses[part] = means
@@ -113,7 +130,7 @@ class Stacked:
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if how.momentum else None
         lengths = np.array([len(schedule) for schedule in schedules])
-        losses = torch.zeros(count, device=model.device)
+        losses = model.new_zeros(count)
         before: list[Integers] = []
         parts: list[tuple[range, tuple[Tensor, Tensor, Tensor]]] = []
         for step in range(int(lengths.max(initial=0))):
@@ -175,3 +192,14 @@ class Stacked:
     def sequential(self) -> Sequential:
         """The reference on the same work."""
         return Sequential(self.network, self.data, self.how, self.seed)
+
+
+@contextmanager
+def _products(exact: bool) -> Iterator[None]:
+    """Whether matrix products on a GPU are float32 or tf32; rules always get float32."""
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not exact
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

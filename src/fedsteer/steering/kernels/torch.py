@@ -13,17 +13,43 @@ from torch import Tensor
 
 from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
 
-# On a CPU a block of ten columns and ten updates stays in a core's own cache; on a GPU one block is
-# large enough to fill the chip and small enough that its float32 products, summed in float64 over
-# blocks, keep their precision.
-CPU_BLOCK = 16_384
-GPU_BLOCK = 1 << 21
+# A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
+# products are taken over short pieces, all at once, and summed in float64: one long and thin
+# product would keep a single core busy and lose digits.
+CPU_BLOCK = 1 << 17
+GPU_BLOCK = 1 << 22
+PIECE = 8_192
 
 
 def _blocks(dim: int, device: torch.device) -> Iterator[slice]:
     size = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
     for start in range(0, dim, size):
         yield slice(start, min(start + size, dim))
+
+
+def _pieces(block: Tensor) -> Tensor:
+    """(rows, n * PIECE) -> (n, rows, PIECE), a view."""
+    return block.unflatten(1, (block.shape[1] // PIECE, PIECE)).transpose(0, 1)
+
+
+def _inner(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right.T in float64, from short pieces."""
+    whole = left.shape[1] - left.shape[1] % PIECE
+    result = (left[:, whole:] @ right[:, whole:].T).double()
+    if whole:
+        short = torch.bmm(_pieces(left[:, :whole]), _pieces(right[:, :whole]).mT)
+        result += short.sum(dim=0, dtype=torch.float64)
+    return result
+
+
+def _squares(block: Tensor) -> Tensor:
+    """Squared norms of the rows. Not by vecdot: that writes all squares out before it sums them."""
+    whole = block.shape[1] - block.shape[1] % PIECE
+    result = torch.linalg.vector_norm(block[:, whole:], dim=1).square().double()
+    if whole:
+        short = torch.linalg.vector_norm(_pieces(block[:, :whole]), dim=2)
+        result += short.square().sum(dim=0, dtype=torch.float64)
+    return result
 
 
 def _wide(array: Tensor) -> torch.dtype:
@@ -64,30 +90,29 @@ def one_pass(
     def zeros(*shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=updates.device)
 
-    delta = torch.empty(dim, dtype=_wide(updates), device=updates.device)
+    delta = torch.empty(dim, dtype=work, device=updates.device)
     products, squared_norms, squared = zeros(width, count), zeros(count), zeros()
     gram = zeros(0, 0) if core is None else zeros(len(core), len(core))
     for block in _blocks(dim, updates.device):
         fresh = updates[:, block].to(work)
-        out = weigh @ fresh
+        out = torch.mv(fresh.T, weigh, out=delta[block])
         if width:
             assert basis is not None
             known = basis[:, block] if picked is None else basis[picked, block]
             known = known.to(work)
-            products += known @ fresh.T
-            out += steer @ known
+            products += _inner(known, fresh)
+            out.addmv_(known.T, steer)
         if base is not None:
             out += base_scale * base[block]
         if not every:
-            # Not vecdot: that writes all the squares out before it sums them.
-            squared_norms += torch.linalg.vector_norm(fresh, dim=1).square()
+            squared_norms += _squares(fresh)
         if core is not None:
             part = fresh if every else fresh[core]
-            gram += part @ part.T
+            gram += _inner(part, part)
         squared += out @ out
-        delta[block] = out
     if every:
-        squared_norms = gram.diagonal().clone()
+        squared_norms = gram.diagonal()
+    delta = delta.to(_wide(updates))
     return Pass(delta, _host(products), _host(squared_norms), _host(gram), float(squared))
 
 

@@ -1,0 +1,1 @@
+"""Digits under skewed participation."""

@@ -1,0 +1,40 @@
+"""A client that is often away. It would be the same for any strategy of Flower."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flowerdigits.task import is_there, make_model, partitions, train
+
+app = ClientApp()
+
+
+@app.train()
+def train_locally(message: Message, context: Context) -> Message:
+    """Train on this client's partition, if it is there."""
+    config: dict[str, Any] = dict(context.run_config)
+    partition, seed = int(context.node_config["partition-id"]), config["seed"]
+    number = int(message.content["config"]["server-round"])
+    clients = config["clients"]
+    if not is_there(partition, number, clients, config["weak"], config["powerful"], seed):
+        return Message(Error(code=0, reason=f"away in round {number}"), reply_to=message)
+
+    model = make_model()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    images, labels = partitions(clients, config["gamma"], config["points"], seed)[partition]
+    loss, steps = train(
+        model, images, labels, config["epochs"], config["batch"], config["rate"], seed + number
+    )
+    metrics = {
+        "train_loss": loss,
+        "num-examples": len(labels),
+        "num-steps": steps,
+        "partition-id": partition,  # who this is, whatever node it runs on
+    }
+    content = RecordDict(
+        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
+    )
+    return Message(content, reply_to=message)

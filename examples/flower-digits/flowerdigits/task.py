@@ -1,0 +1,73 @@
+"""Model, data and training; nothing here knows of Flower or of fedsteer's rules."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsteer.data import digits, label_groups
+from fedsteer.draws import generator
+from fedsteer.participation import group_probabilities
+
+
+def make_model(seed: int = 0) -> nn.Module:
+    """64 pixels, 64 hidden units, 10 digits."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+@cache
+def partitions(clients: int, gamma: float, points: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Images and labels of every client: common digits for most, rare ones for a few."""
+    images, labels = digits().train()
+    split = label_groups(digits().train_labels, clients, gamma, points, seed=seed)
+    flat = images.reshape(len(images), -1)
+    return [
+        (torch.as_tensor(flat[rows]), torch.as_tensor(np.asarray(labels)[rows]))
+        for rows in split.indices
+    ]
+
+
+def is_there(
+    partition: int, number: int, clients: int, weak: float, powerful: float, seed: int
+) -> bool:
+    """A coin for every (seed, round, client), as skewed as the client's probability."""
+    odds = group_probabilities(clients, weak, powerful, 0.5, seed)
+    draw = generator(seed, "is there", round=number, client=partition)
+    return bool(draw.random() < odds[partition])
+
+
+def train(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    epochs: int,
+    batch: int,
+    rate: float,
+    seed: int,
+) -> tuple[float, int]:
+    """Plain SGD; the mean loss and the number of steps."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate)
+    shuffle = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(epochs):
+        for rows in torch.randperm(len(labels), generator=shuffle).split(batch):
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return sum(losses) / len(losses), len(losses)
+
+
+@torch.no_grad()
+def test(model: nn.Module) -> tuple[float, float]:
+    """Accuracy and loss on the half of the digits that no client holds."""
+    images, labels = digits().test()
+    scores = model(torch.as_tensor(images.reshape(len(images), -1)))
+    truth = torch.as_tensor(labels)
+    right = (scores.argmax(1) == truth).float().mean()
+    return right.item(), nn.functional.cross_entropy(scores, truth).item()

@@ -1,0 +1,152 @@
+"""Everything a strategy can be told, also as keys of Flower's run configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from typing import Any
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.flower.identity import client_name
+from fedsteer.flower.layout import STATISTICS
+from fedsteer.rules import PRESETS, RULES
+from fedsteer.rules.options import option
+
+PREFIX = "fedsteer-"
+NAMING_CLIENTS = ("core_set", "frequencies", "clusters")
+"""Options of rules that name clients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyOptions:
+    """How the strategy works with Flower; the rule's own options come beside these.
+
+    Names that Flower's own strategies have mean the same here, but for one thing: nobody is ever
+    waited for once training has begun.
+    """
+
+    fraction_train: float = option(1.0, "share of the nodes online asked to train, drawn anew")
+    fraction_evaluate: float = option(1.0, "share of the nodes online asked to evaluate")
+    min_train_nodes: int = option(1, "at least so many are asked, if they are online")
+    min_evaluate_nodes: int = option(1, "at least so many are asked, if they are online")
+    min_available_nodes: int = option(1, "wait for so many before the first round, and only then")
+    registration_timeout: float = option(300.0, "seconds to wait for them")
+    server_rate: float = option(1.0, "of the step with the aggregate")
+    server_optimiser: str = option("sgd", "sgd, momentum, adam or yogi")
+    authenticated: bool = option(
+        False, "SuperNodes are authenticated: a client is its public key, unkeyed nodes are refused"
+    )
+    population: Mapping[int | str, float] | None = option(
+        None,
+        "data points of every client, {id: points}, if all are known; replies cannot change it",
+    )
+    known_probabilities: Mapping[int | str, float] | None = option(
+        None, "{id: p} where participation is known; a client left out of it is not used"
+    )
+    weighted_by_key: str = option("num-examples", "metric with a client's number of data points")
+    arrayrecord_key: str = option("arrays", "name of the model in messages")
+    configrecord_key: str = option("config", "name of the settings in messages")
+    steer: tuple[str, ...] = option(("*",), "name patterns of the arrays to steer")
+    buffers: tuple[str, ...] = option(
+        STATISTICS, "name patterns of arrays that are averaged over the fresh clients instead"
+    )
+    folder: str | None = option(None, "for records and checkpoint; without, nothing is written")
+    resume: bool = option(True, "go on from the checkpoint in the folder, if there is one")
+    experiment: str = option("flower", "name under which reports list this run")
+
+    def __post_init__(self) -> None:
+        for name in ("fraction_train", "fraction_evaluate"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigurationError(f"{name} must be in [0, 1], not {getattr(self, name)}")
+        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if not self.registration_timeout >= 0:
+            raise ConfigurationError("registration_timeout must be at least 0 seconds")
+        for name in ("steer", "buffers"):  # a single pattern is easily given as plain text
+            value = getattr(self, name)
+            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        for name in ("population", "known_probabilities"):
+            if (table := getattr(self, name)) is not None:
+                object.__setattr__(self, name, {client_name(c): v for c, v in table.items()})
+
+
+def divide(
+    rule: str, preset: str, given: Mapping[str, Any]
+) -> tuple[StrategyOptions, dict[str, Any]]:
+    """Keyword arguments as the strategy's own options and those of the rule."""
+    own = {entry.name for entry in fields(StrategyOptions)}
+    known = own | {entry.name for entry in fields(RULES[rule].options_type)}
+    for name in given:
+        if name not in known:
+            raise unknown(f"option of {rule}", name, known)
+    options = StrategyOptions(**{name: value for name, value in given.items() if name in own})
+    theirs = {name: value for name, value in given.items() if name not in own}
+    for name in NAMING_CLIENTS:
+        if isinstance(theirs.get(name), Mapping):
+            theirs[name] = {client_name(c): value for c, value in theirs[name].items()}
+        elif theirs.get(name) is not None:
+            theirs[name] = tuple(client_name(c) for c in theirs[name])
+    # A bad reply costs its round the share of one client, never the round.
+    theirs.setdefault("bad_clients", "drop")
+    if options.known_probabilities is not None:
+        theirs.setdefault("probabilities", "known")
+    elif preset != "practical":
+        theirs.setdefault("probabilities", "intervals")
+    if theirs.get("probabilities") == "sampling":
+        theirs["probabilities"] = options.fraction_train
+    if theirs.get("probabilities") == "known" and options.known_probabilities is None:
+        raise ConfigurationError("probabilities='known' needs known_probabilities={id: p, ...}")
+    return options, theirs
+
+
+def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments from `context.run_config`: its keys "fedsteer-..." and no others.
+
+    `fedsteer-core-size = 10` becomes core_size=10. Run configurations have no lists, tables or
+    empty values: write "a, b" for a list, "3=0.1, 7=0.9" for a table, "none" for nothing. An
+    unknown key is an error that names the nearest valid one.
+    """
+    options = {entry.name: entry for entry in fields(StrategyOptions)}
+    options |= {entry.name: entry for entry in fields(RULES[rule].options_type)}
+    known = [*options, "preset"]
+    chosen: dict[str, Any] = {}
+    for key, value in config.items():
+        if not key.startswith(PREFIX):
+            continue
+        name = key.removeprefix(PREFIX).replace("-", "_")
+        if name not in known:
+            raise unknown("run config key", key, [PREFIX + k.replace("_", "-") for k in known])
+        chosen[name] = _value(key, value, options[name]) if name in options else value
+    if chosen.get("preset", "paper") not in PRESETS:
+        raise unknown("preset", str(chosen["preset"]), PRESETS)
+    return chosen
+
+
+def _value(key: str, value: Any, entry: Field[Any]) -> Any:
+    """A value of a run configuration as the type the option wants."""
+    kind = str(entry.type)
+    if isinstance(value, str) and "None" in kind and value.strip().lower() in ("none", ""):
+        return None
+    if "Mapping" in kind and isinstance(value, str):
+        whole = "int]" in kind
+        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
+        try:
+            return {c.strip(): (int if whole else float)(v) for c, _, v in pairs}
+        except ValueError:
+            raise ConfigurationError(
+                f"{key} must read like '3=0.1, 7=0.9', not {value!r}"
+            ) from None
+    if "tuple" in kind:
+        parts = [part.strip() for part in str(value).split(",") if part.strip()]
+        return tuple(int(part) if "int, int" in kind else part for part in parts)
+    if "bool" in kind:
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{key} must be true or false, not {value!r}")
+    elif "float" in kind and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif kind.startswith("str") and "float" not in kind:
+        return str(value)
+    return value

@@ -1,0 +1,68 @@
+"""How a run was set up: for its manifest, and to tell whether a checkpoint belongs to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.flower.options import StrategyOptions
+from fedsteer.records.files import plain
+from fedsteer.rules.base import Rule
+from fedsteer.steering.optimiser import ServerOptimiser
+
+
+def manifest(rule: Rule, preset: str, options: StrategyOptions, dim: int) -> dict[str, Any]:
+    """What manifest.json says about the run."""
+    label = rule.name if preset == "paper" else f"{rule.name} ({preset})"
+    return {
+        "rule": {
+            "label": label,
+            "name": rule.name,
+            "preset": preset,
+            "options": asdict(rule.options),
+        },
+        "seed": rule.options.seed,
+        "experiment": {
+            "name": options.experiment,
+            "title": "A Flower run",
+            "server": {"rate": options.server_rate, "method": options.server_optimiser},
+            "participation": {
+                "fraction_train": options.fraction_train,
+                "authenticated": options.authenticated,
+            },
+        },
+        "dim": dim,
+    }
+
+
+def describe_setup(
+    rule: Rule, optimiser: ServerOptimiser, options: StrategyOptions, arrays: list[list[Any]]
+) -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    setup = {
+        "rule": rule.name,
+        "server_optimiser": optimiser.method,
+        "authenticated": options.authenticated,
+        "arrays": arrays,
+        **asdict(rule.options),
+    }
+    described: dict[str, Any] = json.loads(json.dumps(plain(setup)))
+    return described
+
+
+def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: Any) -> None:
+    """Raise where a checkpoint belongs to another rule, model or options.
+
+    An option that is new in this release is in no older checkpoint and has its default.
+    """
+    for key in was.keys() & now.keys():
+        if was[key] != now[key]:
+            which = "other arrays" if key == "arrays" else f"{key} = {was[key]}"
+            instead = "" if key == "arrays" else f", not {now[key]}"
+            raise ConfigurationError(
+                f"{folder} holds a checkpoint with {which}{instead}; choose another folder, or "
+                "resume=False to begin anew there"
+            )

@@ -1,0 +1,196 @@
+"""What a Flower run leaves on disk: the records of the simulator, and one checkpoint.
+
+The checkpoint is written when a round has been aggregated, its row in rounds.jsonl once it has been
+evaluated too. A run killed in between finds the unfinished row in the checkpoint and evaluates
+again, so no finished round is ever lost and none is recorded twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any
+
+import flwr
+
+import fedsteer
+from fedsteer.errors import ConfigurationError
+from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
+from fedsteer.records.files import plain
+from fedsteer.steering.state import Arrays
+
+CHECKPOINT = "checkpoint.safetensors"
+LOCK = "lock"
+Row = dict[str, Any]
+
+
+class RunStore:
+    """Records and checkpoint in a folder; nothing at all without one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.pending: Row | None = None  # the round that has not been evaluated yet
+        self.last: Row = {}  # the last evaluation
+        self.spent = 0.0  # seconds of earlier lives of this run
+        self._records: RecordWriter | None = None
+        self._lock: IO[str] | None = None
+        self._began = self._round_began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run so far."""
+        return self.spent + time.perf_counter() - self._began
+
+    def load(self, patience: float = 30.0) -> tuple[Arrays, dict[str, Any]] | None:
+        """The last checkpoint; record files are cut back to where they were then."""
+        if self.folder is None:
+            return None
+        self._claim(patience)
+        if not (self.folder / CHECKPOINT).exists():
+            return None
+        arrays, meta = read_checkpoint(self.folder / CHECKPOINT)
+        self.pending, self.last, self.spent = meta["pending"], meta["last"], meta["seconds"]
+        offsets = dict(meta["offsets"])
+        row, end = self._row_after("rounds", offsets["rounds"])
+        if self.pending is not None and row.get("round") == self.pending["round"]:
+            # It was evaluated and written before the run ended.
+            offsets["rounds"], offsets["timing"] = (
+                end,
+                self._row_after("timing", offsets["timing"])[1],
+            )
+            self.last, self.pending = evaluation_of(row), None
+        self._records = RecordWriter(self.folder)
+        self._records.rewind(offsets)
+        return arrays, meta
+
+    def begin(self, manifest: Mapping[str, Any]) -> None:
+        """A new run: nothing of an older one stays in the folder's record files."""
+        if self.folder is None or self._records is not None:
+            return
+        self._claim(0.0)
+        self._records = RecordWriter(self.folder)
+        self._records.rewind(dict.fromkeys(("rounds", "clients", "timing"), 0))
+        (self.folder / "result.json").unlink(missing_ok=True)
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        self._records.manifest(
+            {
+                "format": 1,
+                "version": fedsteer.__version__,
+                **manifest,
+                "environment": {
+                    "python": platform.python_version(),
+                    "flwr": flwr.__version__,
+                    "machine": platform.machine(),
+                    "cores": os.cpu_count(),
+                },
+                "engine": {"name": "flower"},
+                "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            }
+        )
+
+    def round_begins(self) -> None:
+        """For the timing; a row left over from a loop that never evaluates is written."""
+        self.close_round()
+        self._round_began = time.perf_counter()
+
+    def record(self, row: Row, clients: list[Row]) -> None:
+        """A round that has been aggregated: who was fresh, who was dropped, who failed and why."""
+        if self._records is not None:
+            self.pending = plain(row)
+            for entry in clients:
+                self._records.append("clients", entry)
+
+    def save(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
+        """A checkpoint of everything, atomically."""
+        if self._records is not None and self.folder is not None:
+            whole = dict(meta) | {"offsets": self._records.offsets(), "pending": self.pending}
+            whole |= {"last": self.last, "seconds": self.seconds}
+            write_checkpoint(self.folder / CHECKPOINT, arrays, whole)
+
+    def evaluated(self, metrics: Mapping[str, Any], source: str) -> None:
+        """Metrics of the round's evaluation by "clients" or by the "server", which has priority."""
+        numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
+        if self.pending is None or not numbers:
+            return
+        found = dict(self.pending.get("evaluation", {})) | {source: numbers}
+        self.pending["evaluation"] = found
+        self.pending |= _headline(found.get("clients", {})) | _headline(found.get("server", {}))
+
+    def close_round(self) -> None:
+        """The round's row, safely on disk."""
+        if self._records is None or self.pending is None:
+            return
+        self.last = evaluation_of(self.pending) or self.last
+        self._records.append("rounds", self.pending)
+        seconds = time.perf_counter() - self._round_began
+        self._records.append("timing", {"round": self.pending["round"], "seconds": seconds})
+        self._records.offsets()
+        self.pending = None
+
+    def reopen(self) -> None:
+        """More rounds of a run that had ended."""
+        if self.folder is not None:
+            (self.folder / "result.json").unlink(missing_ok=True)
+
+    def finish(self, totals: Mapping[str, Any]) -> None:
+        """The run is complete."""
+        self.close_round()
+        if self._records is not None:
+            result = {"finished": True} | self.last | dict(totals) | {"seconds": self.seconds}
+            self._records.finish(result)
+
+    def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
+        """The whole row that begins at this offset, and where it ends; nothing if it is torn."""
+        assert self.folder is not None
+        path = self.folder / f"{stream}.jsonl"
+        line, newline, _ = (path.read_bytes() if path.exists() else b"")[offset:].partition(b"\n")
+        try:
+            return (json.loads(line), offset + len(line) + 1) if newline else ({}, offset)
+        except ValueError:
+            return {}, offset
+
+    def _claim(self, patience: float) -> None:
+        """One writer at a time: a ServerApp may live on for a while after its SuperLink's end."""
+        assert self.folder is not None
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # pragma: no cover - not a POSIX system
+            return
+        if self._lock is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = (self.folder / LOCK).open("w")
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() >= deadline:
+                    lock.close()
+                    raise ConfigurationError(
+                        f"another process is still writing to {self.folder}; wait for its end or "
+                        "choose another folder"
+                    ) from None
+                time.sleep(0.5)
+        self._lock = lock
+
+
+def evaluation_of(row: Mapping[str, Any]) -> Row:
+    """What a row of rounds.jsonl says about accuracy and loss."""
+    return {key: row[key] for key in ("accuracy", "loss", "evaluation") if key in row}
+
+
+def _headline(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Accuracy and loss, whatever exactly the user calls them (eval_acc, test-accuracy, ...)."""
+    found = {}
+    for key, part in (("accuracy", "acc"), ("loss", "loss")):
+        names = [name for name in metrics if part in name.lower()]
+        if names:
+            found[key] = float(metrics[key if key in names else names[0]])
+    return found

@@ -1,0 +1,363 @@
+"""A Flower strategy around a rule: messages in, `Round` to the rule, arrays out.
+
+Thin on purpose. What a round does to the model is decided by the same rule and the same server
+optimiser as in the simulator; here are only identity, participation as it is, what is written to
+disk, and resuming.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.flower.identity import Identities
+from fedsteer.flower.layout import averaged
+from fedsteer.flower.model import GlobalModel
+from fedsteer.flower.nodes import await_nodes, online, sample
+from fedsteer.flower.options import divide, from_run_config
+from fedsteer.flower.payload import is_personal, write_content
+from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
+from fedsteer.flower.rows import Totals, client_entries, refused_row, rule_metrics, training_row
+from fedsteer.flower.setup import describe_setup, manifest, refuse_other_setup
+from fedsteer.flower.store import RunStore
+from fedsteer.rules import Round, make_rule
+from fedsteer.rules.base import Memory, Requests, Rule, Step
+from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.steering.state import State, pack_states, unpack_states
+
+log = getLogger("flwr").log
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class RuleStrategy(Strategy):
+    """Any rule of fedsteer as a Flower strategy (Message API).
+
+    preset                      "practical", or "paper" with probabilities estimated
+    train_metrics_aggr_fn,      as in Flower: (replies' contents, weighted_by_key) -> metrics;
+    evaluate_metrics_aggr_fn    by default means weighted by data points
+    options                     those of `StrategyOptions` and of the rule
+    """
+
+    rule_name = "fedsteer"
+
+    def __init__(
+        self,
+        *,
+        preset: str = "practical",
+        train_metrics_aggr_fn: MetricsFunction | None = None,
+        evaluate_metrics_aggr_fn: MetricsFunction | None = None,
+        **options: Any,
+    ) -> None:
+        self.options, chosen = divide(self.rule_name, preset, options)
+        self.rule: Rule = make_rule(self.rule_name, preset=preset, **chosen)
+        self.preset = preset
+        self.optimiser = ServerOptimiser(self.options.server_optimiser, self.options.server_rate)
+        if self.rule.own_rate:
+            self.optimiser = ServerOptimiser()
+        self.train_metrics = train_metrics_aggr_fn or weighted_metrics
+        self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
+        self.identities = Identities(self.options.authenticated)
+        self.store = RunStore(None if self.options.folder is None else Path(self.options.folder))
+        self.number = 0  # of the last finished round
+        self.totals = Totals()
+        self.moments = self.optimiser.init()
+        self.state: State  # these two from the first arrays on
+        self.model: GlobalModel
+        self._driven = False  # our own `start` runs the rounds
+        self._timeout: float | None = None
+        self._online: set[int] = set()
+        self._asked: dict[int, str] = {}  # node -> client it is thought to be
+        self._requests = Requests()
+        self._messages: list[Message] = []
+        self._sent: dict[int, NDArray[Any]] = {}  # node -> the steered vector it was sent
+
+    @classmethod
+    def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
+        """With the "fedsteer-..." keys of `context.run_config`; `more` has the last word."""
+        return cls(**(from_run_config(cls.rule_name, config) | more))
+
+    # -- Flower's hooks -----------------------------------------------------------------------
+
+    def summary(self) -> None:
+        """Log what will run."""
+        log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
+        log(INFO, "\t├──> probabilities: %s", self.rule.options.probabilities)
+        log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask whoever is online, or a sample of them; only if nobody is there at all, wait."""
+        self._adopt(arrays)
+        self.store.round_begins()
+        there = await_nodes(grid, 1, self._timeout or 0.0)
+        self._online = set(there)
+        self.identities.meet(there)
+        everyone = {node: self.identities.expected(node) for node in there}
+        chosen = self._sample(everyone, "train", server_round)
+        self._requests = self.rule.plan(
+            self.state,
+            server_round,
+            available=list(dict.fromkeys(everyone[node] for node in chosen)),
+            reachable=list(dict.fromkeys(everyone.values())),
+        )
+        config["server-round"] = server_round
+        as_sent = self.model.flat(arrays)
+        self._messages, self._sent, self._asked = [], {}, {}
+        wanted = set(self._requests.everyone)
+        refreshed = set(self._requests.refresh)
+        for node, name in everyone.items():
+            if name not in wanted or not (node in chosen or name in refreshed):
+                continue
+            start, content = write_content(
+                name,
+                self._requests,
+                arrays,
+                config,
+                self.model.layout,
+                self.model.rest,
+                self.options,
+            )
+            self._sent[node] = as_sent if start is arrays else self.model.flat(start)
+            self._asked[node] = name
+            self._messages.append(self._message(content, node, MessageType.TRAIN))
+        log(INFO, "configure_train: asking %s of %s online", len(self._messages), len(there))
+        return self._messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Turn replies into a `Round`, let the rule step, write everything down."""
+        reading = read_replies(
+            replies,
+            self._messages,
+            self._sent,
+            self._online,
+            self.model.layout,
+            self.identities,
+            self.options.weighted_by_key,
+        )
+        self._leave_out_strangers(reading)
+        try:
+            step = self.rule.step(self.state, self._round(server_round, reading.usable))
+        except RoundRefused as refusal:
+            return self._hold(server_round, reading, refusal)
+        self.state = step.state
+        used = dict(zip(step.diagnostics.clients, step.diagnostics.fresh, strict=True))
+        fresh = [reply for reply in reading.usable.values() if used.get(reply.client)]
+        if step.action == "move":
+            model = self.model
+            model.vector, self.moments = self.optimiser.step(self.moments, model.vector, step.delta)
+            model.rest = averaged([r.rest for r in fresh], [r.size for r in fresh], model.rest)
+        elif step.action == "restart":
+            self.model.restart()
+            self.moments = self.optimiser.init()
+        metrics = MetricRecord()
+        if fresh:
+            contents = [reply.content for reply in fresh]
+            metrics = self.train_metrics(contents, self.options.weighted_by_key)
+        rule_metrics(metrics, step.diagnostics, len(reading.failed))
+        self._record(server_round, step, reading)
+        return self._end_round(server_round), metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask whoever is online to evaluate, or a sample of them."""
+        if self.options.fraction_evaluate <= 0:
+            return []
+        there = online(grid)
+        self.identities.meet(there)
+        names = {node: self.identities.expected(node) for node in there}
+        config["server-round"] = server_round
+        content = RecordDict(
+            {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}
+        )
+        chosen = self._sample(names, "evaluate", server_round)
+        return [self._message(content, node, MessageType.EVALUATE) for node in chosen]
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Average the metrics of whoever answered."""
+        key = self.options.weighted_by_key
+        good = [reply.content for reply in replies if not reply.has_error()]
+        usable = [content for content in good if points(content, key) is not None]
+        metrics = self.evaluate_metrics(usable, key) if usable else None
+        if metrics is not None:
+            self.store.evaluated(metrics, "clients")
+        if not self._driven:
+            self.store.close_round()
+        return metrics
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFunction | None = None,
+    ) -> Result:
+        """As Flower's, but going on from the last finished round where there is a checkpoint."""
+        self._driven, self._timeout = True, timeout
+        train_config = ConfigRecord() if train_config is None else train_config
+        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
+        self._adopt(initial_arrays)
+        self.summary()
+        result = Result()
+        arrays = result.arrays = self.model.record()
+
+        def evaluate(number: int) -> None:
+            messages = list(self.configure_evaluate(number, arrays, evaluate_config, grid))
+            replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
+            found = self.aggregate_evaluate(number, replies)
+            if found is not None:
+                log(INFO, "\t└──> evaluation by clients: %s", found)
+                result.evaluate_metrics_clientapp[number] = found
+            if evaluate_fn is not None and (found := evaluate_fn(number, arrays)) is not None:
+                log(INFO, "\t└──> evaluation by the server: %s", found)
+                result.evaluate_metrics_serverapp[number] = found
+                self.store.evaluated(found, "server")
+            self.store.close_round()
+
+        if self.number < num_rounds:
+            self._await_registration(grid)
+            self.store.reopen()
+        if self.number:
+            log(INFO, "fedsteer: going on after round %s from %s", self.number, self.options.folder)
+            if self.store.pending is not None:
+                evaluate(self.number)
+        elif evaluate_fn is not None and (found := evaluate_fn(0, arrays)) is not None:
+            log(INFO, "\t└──> evaluation by the server: %s", found)
+            result.evaluate_metrics_serverapp[0] = found
+        for number in range(self.number + 1, num_rounds + 1):
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            messages = list(self.configure_train(number, arrays, train_config, grid))
+            replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
+            moved, metrics = self.aggregate_train(number, replies)
+            arrays = result.arrays = moved if moved is not None else arrays
+            if metrics is not None:
+                log(INFO, "\t└──> training: %s", metrics)
+                result.train_metrics_clientapp[number] = metrics
+            evaluate(number)
+        self.store.finish(self.totals.result(self.number))
+        return result
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _adopt(self, arrays: ArrayRecord) -> None:
+        """Take the first arrays as the model, and go on from the checkpoint if there is one."""
+        if hasattr(self, "model"):
+            return self.model.take(arrays)
+        self.model = GlobalModel(arrays, self.options.steer, self.options.buffers)
+        dim = self.model.layout.dim
+        try:
+            self.state = self.rule.init(dim, self.options.population, like=self.model.vector)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
+        setup = describe_setup(self.rule, self.optimiser, self.options, self.model.describe())
+        found = self.store.load() if self.options.resume else None
+        if found is None:
+            self.store.begin(manifest(self.rule, self.preset, self.options, dim))
+        else:
+            packed, meta = found
+            refuse_other_setup(meta["setup"], setup, self.options.folder)
+            self.model.restore(packed)
+            self.state, self.moments = unpack_states(packed, meta, "rule", "moments")
+            self.number, self.totals = meta["number"], Totals(**meta["totals"])
+            self.identities.restore(meta["identities"])
+        self._setup = setup
+
+    def _message(self, content: RecordDict, node: int, kind: str) -> Message:
+        # Nobody should still work on a question whose round is over.
+        return Message(
+            content, node, kind, ttl=None if self._timeout is None else float(self._timeout)
+        )
+
+    def _sample(self, names: Mapping[int, str], purpose: str, number: int) -> list[int]:
+        fraction = getattr(self.options, f"fraction_{purpose}")
+        least = getattr(self.options, f"min_{purpose}_nodes")
+        return sample(names, fraction, least, self.rule.options.seed, number, purpose)
+
+    def _await_registration(self, grid: Grid) -> None:
+        """Before the first round only: somebody has to be there to begin with."""
+        wanted, limit = self.options.min_available_nodes, self.options.registration_timeout
+        there = len(await_nodes(grid, wanted, limit))
+        if there < wanted:
+            raise ConfigurationError(
+                f"{there} of {wanted} nodes had registered after {limit:g} seconds; start "
+                "SuperNodes, or change min_available_nodes or registration_timeout"
+            )
+
+    def _leave_out_strangers(self, reading: Reading) -> None:
+        """A start or correction made for somebody else makes an update useless, once."""
+        if not is_personal(self._requests):
+            return
+        roster = cast(Memory, self.state.memory).clients.roster
+        for node, reply in list(reading.usable.items()):
+            names = [self._asked[node], reply.client]
+            if names[0] != names[1] and (roster.find(names) >= 0).any():
+                del reading.usable[node]
+                reason = f"was taken for {names[0]} and sent what is meant for it"
+                reading.failed[reply.client] = reason
+                log(WARNING, "fedsteer: %s %s; from now on it is known", reply.client, reason)
+
+    def _round(self, number: int, usable: Mapping[int, Reply]) -> Round:
+        replies = list(usable.values())
+        clients = [reply.client for reply in replies]
+        known, sizes = self.options.known_probabilities, self.options.population or {}
+        refreshed = [usable[n].client for n in usable if self._asked[n] in self._requests.refresh]
+        starts = [self._sent[node] for node in usable] if self.rule.own_rate else []
+        return Round(
+            number=number,
+            clients=clients,
+            updates=[reply.update for reply in replies],
+            # nan for a client nobody knows the probability of: the rule drops it
+            probabilities=None if known is None else [known.get(c, np.nan) for c in clients],
+            sizes=[sizes.get(r.client, r.size) for r in replies] if replies else None,
+            steps=[r.steps for r in replies] if replies and self.rule.name == "scaffold" else None,
+            starts=np.stack(starts) if starts else None,
+            model=self.model.vector,
+            refresh=refreshed or None,
+        )
+
+    def _hold(
+        self, number: int, reading: Reading, refusal: RoundRefused
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """A round the rule refuses as a whole leaves model and memory as they are."""
+        log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
+        for reply in reading.usable.values():
+            reading.failed[reply.client] = f"round refused: {refusal}"
+        self.store.record(
+            refused_row(number, self.totals, len(self._messages), len(reading.failed)),
+            client_entries(number, None, reading, ()),
+        )
+        return self._end_round(number), MetricRecord({"fedsteer-active": 0})
+
+    def _record(self, number: int, step: Step, reading: Reading) -> None:
+        sent = sum(size_of(message.content) for message in self._messages)
+        row = training_row(number, step, reading, self._requests, self.totals, sent, self.state)
+        collected = self._requests.collect
+        self.store.record(row, client_entries(number, step.diagnostics, reading, collected))
+
+    def _end_round(self, number: int) -> ArrayRecord:
+        self.number, arrays = number, self.model.record()
+        packed, states = pack_states(rule=self.state, moments=self.moments)
+        more = {"number": number, "identities": self.identities.pack(), "setup": self._setup}
+        more |= {"totals": asdict(self.totals)}
+        self.store.save(self.model.pack() | packed, states | more)
+        self._messages, self._sent = [], {}
+        return arrays

@@ -1,0 +1,184 @@
+"use strict";
+// What the reader chooses, and drawing what is in view. Text from records is set as textContent.
+(() => {
+  const data = plots.records;
+  const view = {
+    on: data.rules.map(() => true), axis: "train", cost: "memory", bands: "on", theme: "light", colours: {},
+    touch: matchMedia("(pointer: coarse)").matches,
+    picks: { coordinates: null, watched: 0, holds: 0, raster: null },
+  };
+  const settings = { // the buttons are named because plotly's own set would offer to upload the plot
+    responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+  };
+  const all = (query) => [...document.querySelectorAll(query)];
+  const boxes = all(".plot");
+  const visible = new Set();
+  const stale = new Set(boxes);
+
+  function draw(box) {
+    const { data: traces, layout } = plots[box.dataset.plot](view, box.dataset.panel);
+    Plotly.react(box, traces, layout, settings);
+    box.dataset.drawn = Number(box.dataset.drawn ?? 0) + 1;
+    stale.delete(box);
+  }
+
+  // Only what can be seen is drawn; the rest waits until it is scrolled to.
+  function refresh(names) {
+    boxes.filter((box) => !names || names.includes(box.dataset.plot)).forEach((box) => stale.add(box));
+    [...visible].filter((box) => stale.has(box)).forEach(draw);
+  }
+
+  const watcher = new IntersectionObserver((seen) => {
+    for (const { target, isIntersecting } of seen) {
+      if (isIntersecting) visible.add(target); else visible.delete(target);
+      if (isIntersecting && stale.has(target)) draw(target);
+    }
+  }, { rootMargin: "240px" });
+
+  // -- rules ------------------------------------------------------------------------------------
+  const dashes = { solid: "", dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4" };
+  function mark(rule) {
+    const make = (tag, attributes) => {
+      const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+      return element;
+    };
+    const swatch = make("svg", { width: 22, height: 8, class: "mark", "data-mark": rule });
+    swatch.append(make("line", { x1: 0, x2: 22, y1: 4, y2: 4, "stroke-width": 3,
+      "stroke-dasharray": dashes[data.rules[rule].dash] }));
+    return swatch;
+  }
+  all(".headline tr[data-rule] td:first-child").forEach((cell) =>
+    cell.prepend(mark(cell.parentElement.dataset.rule)));
+  const buttons = data.rules.map((rule, index) => {
+    const button = document.createElement("button"), name = document.createElement("span");
+    button.type = "button";
+    name.textContent = button.title = rule.name;
+    button.append(mark(index), name);
+    button.addEventListener("click", () => choose((one) => (one === index) !== view.on[one]));
+    button.addEventListener("dblclick", () => choose((one) => one === index));
+    document.getElementById("rules").append(button);
+    return button;
+  });
+
+  function choose(wanted) {
+    view.on = view.on.map((_, rule) => wanted(rule));
+    buttons.forEach((button, rule) => button.setAttribute("aria-pressed", view.on[rule]));
+    all("tr[data-rule]").forEach((row) => row.classList.toggle("off", !view.on[row.dataset.rule]));
+    fillPicks();
+    refresh();
+  }
+  document.getElementById("all").addEventListener("click", () => choose(() => true));
+  document.getElementById("none").addEventListener("click", () => choose(() => false));
+
+  // -- choices ----------------------------------------------------------------------------------
+  const affected = { axis: ["accuracy", "groups"], cost: ["cost"],
+    bands: ["accuracy", "groups", "residual", "cost"] };
+  for (const group of all(".choice")) {
+    const options = [...group.children], name = group.dataset.choice;
+    const press = (value) => {
+      view[name] = value;
+      options.forEach((one) => one.setAttribute("aria-pressed", one.dataset.value === value));
+    };
+    press(group.dataset.first || options[0].dataset.value);
+    options.forEach((one) => one.addEventListener("click", () => {
+      press(one.dataset.value);
+      refresh(affected[name]);
+    }));
+  }
+  if (!data.cost.some((point) => point && "memory" in point)) view.cost = "sent";
+
+  const select = (name) => document.querySelector(`[data-pick="${name}"]`);
+  function fill(name, options) {
+    const list = select(name);
+    if (list) {
+      list.replaceChildren(...options.map(([value, text]) => {
+        const option = document.createElement("option");
+        option.value = value;
+        option.textContent = text;
+        option.selected = value === view.picks[name];
+        return option;
+      }));
+      list.parentElement.hidden = options.length < 2;
+    }
+  }
+
+  function fillPicks() {
+    for (const name of ["coordinates", "raster"]) {
+      const known = data.rules.map((_, rule) => rule)
+        .filter((rule) => view.on[rule] && data[name][rule] !== null);
+      if (!known.includes(view.picks[name])) {
+        const telling = known.find((rule) => name !== "raster" || plots.hasGaps(rule));
+        view.picks[name] = telling ?? known[0] ?? null;
+      }
+      fill(name, known.map((rule) => [rule, data.rules[rule].name]));
+    }
+    const rule = view.picks.coordinates;
+    const watched = rule === null ? [] : data.coordinates[rule].watched;
+    if (view.picks.watched >= watched.length) view.picks.watched = 0;
+    fill("watched", watched.map((one, index) => [index, one.client]));
+    fill("holds", data.holds.map((one, index) => [index, one.title]));
+    legend();
+  }
+
+  for (const [name, target] of Object.entries({ coordinates: "coordinates", watched: "coordinates",
+    holds: "holds", raster: "raster" })) {
+    select(name)?.addEventListener("change", (event) => {
+      view.picks[name] = Number(event.target.value);
+      fillPicks();
+      refresh([target]);
+    });
+  }
+
+  function legend() {
+    const box = document.querySelector('[data-legend="raster"]');
+    box?.replaceChildren(...plots.rasterLegend(view).map(([colour, words]) => {
+      const entry = document.createElement("span"), mark = document.createElement("i");
+      mark.style.background = colour;
+      entry.append(mark, words);
+      return entry;
+    }));
+  }
+
+  // -- light and dark ---------------------------------------------------------------------------
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  function paint(theme) {
+    view.theme = document.documentElement.dataset.theme = theme;
+    const style = getComputedStyle(document.documentElement);
+    for (const name of ["card", "ink", "muted", "line", "grid"]) {
+      view.colours[name] = style.getPropertyValue(`--${name}`).trim();
+    }
+    view.colours.family = getComputedStyle(document.body).fontFamily;
+    all("[data-mark]").forEach((swatch) => swatch.firstElementChild
+      .setAttribute("stroke", plots.palettes[theme][data.rules[swatch.dataset.mark].colour]));
+    legend();
+    refresh();
+  }
+  dark.addEventListener("change", () => paint(dark.matches ? "dark" : "light"));
+  document.getElementById("theme").addEventListener("click",
+    () => paint(view.theme === "dark" ? "light" : "dark"));
+
+  // -- tables: click a heading to sort ----------------------------------------------------------
+  for (const table of all("table")) {
+    const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+    heads.forEach((head, column) => head.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") !== "descending";
+      heads.forEach((one) => one.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const key = (row) => row.cells[column].dataset.value;
+      const order = (one, other) => {
+        if (key(one) === "" || key(other) === "") return (key(one) === "") - (key(other) === "");
+        const difference = head.classList.contains("words")
+          ? key(one).localeCompare(key(other)) : key(one) - key(other);
+        return down ? -difference : difference;
+      };
+      body.append(...[...body.rows].sort(order));
+    }));
+  }
+
+  choose(() => true);
+  paint(dark.matches ? "dark" : "light");
+  boxes.forEach((box) => watcher.observe(box));
+})();

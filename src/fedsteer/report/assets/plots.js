@@ -1,0 +1,287 @@
+"use strict";
+// What each plot shows. `plots[name](view, panel)` gives plotly's traces and layout; `view` is what
+// the reader has chosen. Text from records goes through `plain`: plotly reads its texts as markup.
+const plots = (() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+
+  // Okabe-Ito: vermillion, black, blue, green, orange, purple, sky.
+  const palettes = {
+    light: ["#d55e00", "#1d1f22", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#56b4e9"],
+    dark: ["#ff7d26", "#eef0f2", "#3d8bfd", "#16c294", "#f5b72e", "#e394c0", "#8fd3ff"],
+  };
+  const eventColours = {
+    light: ["#f3f3f1", "#0072b2", "#e69f00", "#56b4e9", "#d55e00"],
+    dark: ["#23272d", "#4d9fe0", "#f5b72e", "#a5dcff", "#ff7d26"],
+  };
+  const eventWords = {
+    fresh: "trained", refresh: "only refreshed", collect: "warm-up", dropped: "dropped",
+  };
+
+  const plain = (text) => String(text).replace(/[&<>%{}]/g, (char) => `&#${char.charCodeAt(0)};`);
+  const colour = (view, rule) => palettes[view.theme][data.rules[rule].colour];
+  const faint = (hex, alpha) => {
+    const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+    return `rgba(${parts.join(",")},${alpha})`;
+  };
+  const percent = (value) => (100 * value).toFixed(1);
+  const bytes = (value) => {
+    for (const unit of ["B", "kB", "MB", "GB"]) {
+      if (value < 999.5) return `${Number(value.toPrecision(3))} ${unit}`;
+      value /= 1000;
+    }
+    return `${Number(value.toPrecision(3))} TB`;
+  };
+  const shown = (view, list) => data.rules.map((_, rule) => rule)
+    .filter((rule) => view.on[rule] && list[rule] !== null);
+
+  function layout(view, x, y, more = {}) {
+    const axis = (own) => ({
+      gridcolor: view.colours.grid, linecolor: view.colours.line, zeroline: false, ticks: "",
+      automargin: true, fixedrange: view.touch, ...own,
+      title: { text: own.title, standoff: 8, font: { size: 12, color: view.colours.muted } },
+    });
+    return {
+      xaxis: axis(x), yaxis: axis(y), showlegend: false, hovermode: "closest",
+      dragmode: view.touch ? false : "zoom", margin: { l: 44, r: 10, t: 8, b: 40 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: view.colours.family, size: 12, color: view.colours.muted },
+      hoverlabel: {
+        bgcolor: view.colours.card, bordercolor: view.colours.line, align: "left",
+        font: { family: view.colours.family, size: 12.5, color: view.colours.ink },
+      },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: view.colours.muted,
+        activecolor: view.colours.ink },
+      ...more,
+    };
+  }
+
+  const short = (value) => (value < 0.001 ? value.toExponential(0) : String(value));
+  // A few round numbers for a logarithmic axis: the more decades, the fewer per decade.
+  function logarithmic(values, words = short) {
+    const known = values.filter((value) => value > 0);
+    if (!known.length) return { type: "log" };
+    const low = Math.floor(Math.log10(Math.min(...known)));
+    const high = Math.ceil(Math.log10(Math.max(...known)));
+    const span = Math.log10(Math.max(...known) / Math.min(...known));
+    const steps = span < 1.7 ? [1, 2, 5] : span < 3.2 ? [1, 3] : [1];
+    const stride = Math.ceil(span / 8) || 1, ticks = [];
+    for (let decade = low; decade <= high; decade += stride) {
+      ticks.push(...steps.map((step) => Number(`${step}e${decade}`)));
+    }
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(words) };
+  }
+
+  function line(view, rule, x, y, hover, customdata, mode = "lines") {
+    const style = data.rules[rule];
+    return {
+      type: "scatter", mode, x, y, customdata, name: plain(style.name),
+      line: { color: colour(view, rule), dash: style.dash, width: 2 },
+      marker: { color: colour(view, rule), symbol: style.marker, size: 6 },
+      hovertemplate: `<b>${plain(style.name)}</b><br>${hover}<extra></extra>`,
+    };
+  }
+
+  // Bands end where the quantity does: an accuracy at 0 and 1, a logarithmic axis above 0.
+  function band(view, rule, x, mean, half, lowest = () => 0, highest = Infinity) {
+    const known = x.map((_, at) => at).filter((at) => mean[at] !== null && half[at] !== null);
+    if (view.bands === "off" || known.length < 2) return [];
+    const back = [...known].reverse();
+    return [{
+      type: "scatter", mode: "none", fill: "toself", hoverinfo: "skip",
+      fillcolor: faint(colour(view, rule), view.theme === "dark" ? 0.16 : 0.11),
+      x: [...known, ...back].map((at) => x[at]),
+      y: [...known.map((at) => Math.min(mean[at] + half[at], highest)),
+        ...back.map((at) => Math.max(mean[at] - half[at], lowest(mean[at])))],
+    }];
+  }
+
+  const axes = {
+    train: { title: "training round", hover: "training round %{x}" },
+    all: { title: "round, warm-up counted", hover: "round %{x}" },
+    sent: { title: "bytes sent", hover: "%{x:.3s}B sent", exponentformat: "SI", ticksuffix: "B" },
+  };
+
+  function curves(view, part) {
+    const { title, hover, ...ticks } = axes[view.axis];
+    const rules = shown(view, data.accuracy)
+      .filter((rule) => data.accuracy[rule][view.axis] && part(data.accuracy[rule]));
+    const bands = [], lines = [];
+    for (const rule of rules) {
+      const curve = data.accuracy[rule], { mean, half } = part(curve), x = curve[view.axis];
+      const notes = half.map((width) => (width === null ? "" : ` ± ${percent(width)}`));
+      bands.push(...band(view, rule, x, mean, half, () => 0, 1));
+      lines.push(line(view, rule, x, mean, `${hover}<br>%{y:.1%}%{customdata}`, notes,
+        x.length > 1 ? "lines" : "markers"));
+    }
+    return [[...bands, ...lines], { title, rangemode: "tozero", ...ticks }];
+  }
+
+  function accuracy(view) {
+    const [traces, x] = curves(view, (curve) => curve);
+    return { data: traces, layout: layout(view, x, { title: "test accuracy", tickformat: ".0%" }) };
+  }
+
+  function groups(view, panel) {
+    const [traces, x] = curves(view, (curve) => curve.groups[panel]);
+    // One scale for all panels, so that they can be compared.
+    const all = shown(view, data.accuracy)
+      .flatMap((rule) => Object.values(data.accuracy[rule].groups).flatMap((one) => one.mean));
+    const top = Math.min(1, 1.08 * Math.max(0.1, ...all.filter((value) => value !== null)));
+    const y = { title: "accuracy on these labels", tickformat: ".0%", range: [0, top] };
+    return { data: traces, layout: layout(view, x, y) };
+  }
+
+  const doublings = Array.from({ length: 21 }, (_, power) => 2 ** power);
+  const away = (longest) => ({
+    title: "rounds since the last visit", type: "log", tickvals: doublings, ticktext: doublings,
+    range: [-0.08, Math.log10(Math.max(longest, 2)) + 0.08],
+  });
+
+  function residual(view) {
+    const traces = [];
+    for (const rule of shown(view, data.residual)) {
+      const { x, mean, half, bin, count } = data.residual[rule];
+      const notes = bin.map((words, at) => [words, half[at] === null ? "" : ` ± ${half[at]}`, count[at]]);
+      const hover = "away %{customdata[0]} rounds<br>relative error %{y:.3g}%{customdata[1]}"
+        + "<br>%{customdata[2]} updates";
+      traces.push(...band(view, rule, x, mean, half, (value) => value / 4));
+      traces.push(line(view, rule, x, mean, hover, notes, "lines+markers"));
+    }
+    const one = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1,
+      line: { color: view.colours.muted, dash: "dash", width: 1 } };
+    const drawn = shown(view, data.residual).map((rule) => data.residual[rule]);
+    const y = { title: "relative error", ...logarithmic(drawn.flatMap((one) => one.mean)) };
+    const longest = Math.max(...drawn.flatMap((one) => one.x));
+    return { data: traces, layout: layout(view, away(longest), y, { shapes: [one] }) };
+  }
+
+  function staleness(view, panel) {
+    const traces = shown(view, data.staleness).filter((rule) => data.staleness[rule][panel])
+      .map((rule) => {
+        const { x, y, bin } = data.staleness[rule][panel];
+        return line(view, rule, x, y, "away %{customdata} rounds<br>%{y:.1%} of updates", bin,
+          "lines+markers");
+      });
+    const y = { title: "share of updates", tickformat: ".0%", rangemode: "tozero" };
+    const longest = Math.max(...shown(view, data.staleness)
+      .flatMap((rule) => Object.values(data.staleness[rule]).flatMap((one) => one.x)));
+    return { data: traces, layout: layout(view, away(longest), y) };
+  }
+
+  function variance(view) {
+    const traces = shown(view, data.variance).map((rule) => line(view, rule,
+      data.variance[rule].x, data.variance[rule].y, "training round %{x}<br>variance %{y:.3g}"));
+    const y = { title: "variance", ...logarithmic(traces.flatMap((trace) => trace.y)) };
+    return { data: traces, layout: layout(view, { title: "training round" }, y) };
+  }
+
+  function cost(view) {
+    const traces = shown(view, data.cost).filter((rule) => view.cost in data.cost[rule])
+      .map((rule) => {
+        const point = data.cost[rule], style = data.rules[rule], x = point[view.cost];
+        const width = point.half === null ? "" : ` ± ${percent(point.half)}`;
+        return {
+          type: "scatter", mode: "markers", x: [x], y: [point.mean], name: plain(style.name),
+          marker: { color: colour(view, rule), symbol: style.marker, size: 12 },
+          error_y: { type: "data", symmetric: false, 
+            visible: view.bands === "on" && point.half !== null,
+            array: [Math.min(point.half ?? 0, 1 - point.mean)],
+            arrayminus: [Math.min(point.half ?? 0, point.mean)],
+            color: faint(colour(view, rule), 0.6), thickness: 1.5, width: 4 },
+          hovertemplate: `<b>${plain(style.name)}</b><br>%{y:.1%}${width}<br>${bytes(x)}<extra></extra>`,
+        };
+      });
+    const title = view.cost === "memory" ? "peak server memory" : "bytes sent";
+    const values = traces.map((trace) => trace.x[0]);
+    const wide = Math.min(...values) > 0 && Math.max(...values) > 20 * Math.min(...values);
+    const x = { title, ...(wide ? logarithmic(values, bytes)
+      : { exponentformat: "SI", ticksuffix: "B", rangemode: "tozero" }) };
+    return { data: traces, layout: layout(view, x, { title: "final accuracy", tickformat: ".0%" }) };
+  }
+
+  const bar = { thickness: 8, outlinewidth: 0, len: 0.9 };
+  const rows = (names, title) => ({
+    title, type: "category", autorange: "reversed", showgrid: false,
+    showticklabels: names.length <= 24,
+  });
+
+  function coordinates(view) {
+    const rule = view.picks.coordinates, picture = rule === null ? null
+      : data.coordinates[rule].watched[view.picks.watched];
+    const x = { title: "round", showgrid: false }, y = { title: "basis vector", showgrid: false,
+      autorange: "reversed" };
+    if (!picture) return { data: [], layout: layout(view, x, y) };
+    const largest = picture.scale * Math.max(...picture.rows.flat().map(Math.abs));
+    return {
+      data: [{
+        type: "heatmap", x: data.coordinates[rule].rounds,
+        y: picture.rows.map((_, row) => row + 1), zmin: -largest, zmax: largest,
+        z: picture.rows.map((row) => row.map((step) => (step === null ? null : step * picture.scale))),
+        colorscale: [[0, palettes[view.theme][2]], [0.5, view.colours.card],
+          [1, palettes[view.theme][0]]],
+        colorbar: bar, hovertemplate: "round %{x}, basis vector %{y}<br>%{z:.3g}<extra></extra>",
+      }],
+      layout: layout(view, x, y),
+    };
+  }
+
+  function holds(view) {
+    const picture = data.holds[view.picks.holds], names = picture.clients.map(plain);
+    const notes = picture.rows.map((row, at) =>
+      row.map(() => (picture.groups ? ` (${plain(picture.groups[at])})` : "")));
+    return {
+      data: [{
+        type: "heatmap", z: picture.rows, y: names, customdata: notes,
+        colorscale: [[0, view.colours.card], [1, palettes[view.theme][2]]],
+        colorbar: bar, hovertemplate:
+          "client %{y}%{customdata}<br>class %{x}: %{z} data points<extra></extra>",
+      }],
+      layout: layout(view, { title: "class", dtick: picture.classes <= 20 ? 1 : undefined,
+        showgrid: false }, rows(names, clientsTitle(picture))),
+    };
+  }
+
+  const clientsTitle = (picture) => (picture.clients.length < picture.of
+    ? `${picture.clients.length} of ${picture.of} clients` : "client");
+
+  function raster(view) {
+    const rule = view.picks.raster;
+    if (rule === null) return { data: [], layout: layout(view, { title: "round" }, { title: "" }) };
+    const picture = data.rasters[data.raster[rule]], names = picture.clients.map(plain);
+    const z = picture.image.map((row) => Array.from(row, Number));
+    const steps = eventColours[view.theme];
+    return {
+      data: [{
+        type: "heatmap", z, y: names, x0: 1, dx: picture.step, zmin: 0, zmax: steps.length - 1,
+        customdata: z.map((row) => row.map((code) => eventWords[data.kinds[code]] ?? data.kinds[code])),
+        colorscale: steps.flatMap((one, at) =>
+          [[at / steps.length, one], [(at + 1) / steps.length, one]]),
+        showscale: false, hovertemplate: "client %{y}, round %{x}<br>%{customdata}<extra></extra>",
+      }],
+      layout: layout(view, { title: "round", showgrid: false }, rows(names, clientsTitle(picture))),
+    };
+  }
+
+  const hasGaps = (rule) => data.rasters[data.raster[rule]].image.some((row) => row.includes("0"));
+
+  function rasterLegend(view) {
+    const rule = view.picks.raster;
+    if (rule === null) return [];
+    const present = new Set(data.rasters[data.raster[rule]].image.flatMap((row) => [...new Set(row)]));
+    return [...present].map(Number).sort().filter((code) => code > 0)
+      .map((code) => [eventColours[view.theme][code], eventWords[data.kinds[code]]]);
+  }
+
+  function events(view) {
+    const traces = shown(view, data.events).map((rule) => ({
+      ...line(view, rule, data.events[rule].x, data.events[rule].y,
+        `round %{x}: shortened to %{y:.1%}<br>acted in ${data.events[rule].acted} of `
+        + `${data.events[rule].rounds} rounds, all seeds`, undefined, "markers"),
+    }));
+    const y = { title: "length kept", tickformat: ".0%", range: [0, 1.04] };
+    return { data: traces, layout: layout(view, { title: "round", rangemode: "tozero" }, y) };
+  }
+
+  return { accuracy, groups, residual, staleness, variance, cost, coordinates, holds, raster,
+    events, rasterLegend, hasGaps, records: data, palettes };
+})();

@@ -1,0 +1,178 @@
+"""Coordinates belong to a client, whatever node it comes from; nobody can claim another's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+
+from fedsteer.flower import FedAWE, FedSteer, Scaffold, report_identity
+from fedsteer.flower.identity import Identities, key_name, reported_id
+from fedsteer.records import Run
+from tests.flower.fake import FakeGrid, arrays, drifting, reply_with
+
+INITIAL = {"w": np.zeros(5, np.float32)}
+
+
+def clients_of(folder: Path, number: int) -> dict[str, str]:
+    """client -> event, of one round."""
+    return {row["client"]: row["event"] for row in Run(folder).clients if row["round"] == number}
+
+
+def reasons_of(folder: Path, number: int) -> dict[str, str]:
+    rows = Run(folder).clients
+    return {
+        row["client"]: row["reason"] for row in rows if row["round"] == number and "reason" in row
+    }
+
+
+def test_a_restarted_node_keeps_its_coordinates_by_its_reported_id(tmp_path: Path) -> None:
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)})
+    strategy = FedSteer(core_size=2, folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=2)
+    grid.answers[77] = grid.answers.pop(12)
+    again = FedSteer(core_size=2, folder=str(tmp_path))
+    again.start(grid, arrays(**INITIAL), num_rounds=5)
+    assert clients_of(tmp_path, 5) == {"client-1": "fresh", "client-2": "fresh"}
+    late = [row for row in Run(tmp_path).clients if row["client"] == "client-2"]
+    assert [row.get("staleness") for row in late] == [None, 1, 1, 1, 1]
+    assert again.rule.coordinates(again.state, ["client-2"]) is not None
+
+
+def test_keys_come_before_reported_ids_and_node_ids(tmp_path: Path) -> None:
+    keys = {11: b"key of one", 12: b"key of two"}
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)}, keys)
+    strategy = FedSteer(authenticated=True, folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    assert set(clients_of(tmp_path, 1)) == {key_name(key) for key in keys.values()}
+    # A SuperLink without its database gives new node ids to old keys.
+    again = FakeGrid({21: drifting(1), 22: drifting(2)}, {21: keys[11], 22: keys[12]})
+    strategy = FedSteer(authenticated=True, folder=str(tmp_path))
+    strategy.start(again, arrays(**INITIAL), num_rounds=2)
+    assert set(clients_of(tmp_path, 2)) == {key_name(key) for key in keys.values()}
+    assert all(row["staleness"] == 1 for row in Run(tmp_path).clients if row["round"] == 2)
+
+
+def test_without_a_reported_id_the_node_id_is_the_client(tmp_path: Path) -> None:
+    grid = FakeGrid({11: drifting(1, report=False)})
+    FedSteer(folder=str(tmp_path)).start(grid, arrays(**INITIAL), num_rounds=1)
+    assert clients_of(tmp_path, 1) == {"node-11": "fresh"}
+
+
+def test_two_claims_to_one_id_in_a_round_are_both_refused(tmp_path: Path) -> None:
+    grid = FakeGrid({11: drifting(1), 12: drifting(2), 13: drifting(1, points=9)})
+    strategy = FedSteer(folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    assert clients_of(tmp_path, 1) == {
+        "client-2": "fresh", "node-11": "failed", "node-13": "failed"
+    }  # fmt: skip
+    assert "claimed by 2 nodes" in reasons_of(tmp_path, 1)["node-13"]
+
+
+def test_an_id_cannot_move_between_authenticated_nodes(tmp_path: Path) -> None:
+    keys = {11: b"key of one", 12: b"key of two"}
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)}, keys)
+    strategy = FedSteer(authenticated=True, folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    before = strategy.state.copy()
+    grid.answers, grid.offline = {12: drifting(1), 11: drifting(1)}, {11}
+    again = FedSteer(authenticated=True, folder=str(tmp_path))
+    again.start(grid, arrays(**INITIAL), num_rounds=2)
+    assert clients_of(tmp_path, 2) == {key_name(b"key of two"): "failed"}
+    assert "belongs to another key" in reasons_of(tmp_path, 2)[key_name(b"key of two")]
+    name = [key_name(b"key of one")]
+    old, new = strategy.rule.coordinates(before, name), again.rule.coordinates(again.state, name)
+    assert old is not None and new is not None
+    np.testing.assert_array_equal(old, new)
+
+
+def test_an_unkeyed_node_is_refused_where_nodes_are_authenticated(tmp_path: Path) -> None:
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)}, {11: b"key"})
+    strategy = FedSteer(authenticated=True, folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    assert clients_of(tmp_path, 1) == {key_name(b"key"): "fresh", "node-12": "failed"}
+
+
+def test_an_id_cannot_be_taken_while_its_node_is_online_nor_be_changed(tmp_path: Path) -> None:
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)})
+    strategy = FedSteer(folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    slow = FakeGrid({11: lambda message: None, 12: drifting(1), 13: drifting(1)})
+    strategy = FedSteer(folder=str(tmp_path))
+    strategy.start(slow, arrays(**INITIAL), num_rounds=2)
+    assert set(clients_of(tmp_path, 2).values()) == {"failed"}
+    assert "was client-2 before" in reasons_of(tmp_path, 2)["client-2"]
+    assert "still online" in reasons_of(tmp_path, 2)["node-13"]
+    # Once the old node is gone, the client may come back from a new one.
+    slow.offline = {11, 12}
+    strategy = FedSteer(folder=str(tmp_path))
+    strategy.start(slow, arrays(**INITIAL), num_rounds=3)
+    assert clients_of(tmp_path, 3) == {"client-1": "fresh"}
+
+
+def test_a_reply_in_the_name_of_another_node_is_left_out(tmp_path: Path) -> None:
+    def forged(message: Message) -> Message:
+        reply = drifting(3)(message)
+        assert reply is not None
+        reply.metadata.__dict__["_src_node_id"] = 12
+        return reply
+
+    grid = FakeGrid({11: forged, 12: drifting(2)})
+    strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    assert clients_of(tmp_path, 1)["client-2"] == "fresh"
+    assert "client-3" not in clients_of(tmp_path, 1)
+
+
+@pytest.mark.parametrize("strategy_type", [Scaffold, FedAWE])
+def test_what_was_made_for_another_client_is_not_used(strategy_type: Any, tmp_path: Path) -> None:
+    def client(number: int) -> Any:
+        inner = drifting(number)
+
+        def answer(message: Message) -> Message:
+            reply = inner(message)
+            assert reply is not None
+            reply.content["metrics"]["num-steps"] = 2  # type: ignore[index]
+            return reply
+
+        return answer
+
+    grid = FakeGrid({11: client(1), 12: client(2)})
+    strategy_type(folder=str(tmp_path)).start(grid, arrays(**INITIAL), num_rounds=2)
+    grid.answers[77] = grid.answers.pop(12)  # client 2 restarts as node 77
+    strategy_type(folder=str(tmp_path)).start(grid, arrays(**INITIAL), num_rounds=4)
+    assert clients_of(tmp_path, 3) == {"client-1": "fresh", "client-2": "failed"}
+    assert "was taken for node-77" in reasons_of(tmp_path, 3)["client-2"]
+    assert clients_of(tmp_path, 4) == {"client-1": "fresh", "client-2": "fresh"}
+
+
+def test_the_client_mod_reports_the_partition() -> None:
+    message = Message(RecordDict(), 5, "train")
+    context = Context(1, 5, {"partition-id": 3}, RecordDict(), {})
+    reply = report_identity(
+        message, context, lambda message, context: reply_with(message, arrays(**INITIAL))
+    )
+    content = reply.content
+    assert reported_id({**content.config_records, **content.metric_records}) == "3"
+
+
+def test_reported_ids_are_short_text_or_numbers() -> None:
+    assert reported_id({"m": MetricRecord({"partition-id": 4.0})}) == "4"
+    both = {"m": MetricRecord({"partition-id": 4}), "c": ConfigRecord({"client-id": "ward"})}
+    assert reported_id(both) == "ward"
+    assert reported_id({"m": MetricRecord({"partition-id": [1, 2]})}) is None
+    with pytest.raises(ValueError, match="longer than"):
+        reported_id({"c": ConfigRecord({"client-id": "x" * 1000})})
+
+
+def test_identities_survive_a_checkpoint() -> None:
+    identities = Identities()
+    identities.meet({2**63 + 1: b"key"})
+    identities.resolve({2**63 + 1: "a", 5: None}, {5})
+    other = Identities()
+    other.restore(identities.pack())
+    assert other == identities
+    assert other.expected(2**63 + 1) == "client-a" and other.expected(5) == "node-5"

@@ -1,0 +1,315 @@
+"""The page as text: what is in it, what is left out, and that records cannot inject anything."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import fedsteer.report
+from fedsteer.records import RecordWriter, find_runs
+from fedsteer.report import write_page
+from fedsteer.report.curves import accuracy_curve, thinned
+from fedsteer.report.sections import SECTIONS
+from fedsteer.report.visits import EDGES, client_order, raster, read_visits, residuals
+from tests.report.made_records import RULES, make_comparison, make_result, make_run
+
+EVIL = "<script>alert(1)</script>"
+CLOSER = '</script><img src="x" onerror="alert(2)">'
+
+
+class Outline(HTMLParser):
+    """Tags and ids of a page, with script contents set aside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: set[str] = set()
+        self.handlers: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids |= {value or "" for key, value in attrs if key == "id"}
+        self.handlers += [key for key, _ in attrs if key.startswith("on")]
+
+
+def page_of(folder: Path, title: str = "Made") -> str:
+    return write_page(find_runs(folder), folder / "report.html", title).read_text()
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)
+    assert found
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_comparison(tmp_path_factory.mktemp("comparison"), seeds=2)
+
+
+@pytest.fixture(scope="module")
+def page(comparison: Path) -> str:
+    return page_of(comparison)
+
+
+def test_all_sections_are_there(page: str) -> None:
+    assert {section.key for section in SECTIONS} <= Outline(page).ids
+    for section in SECTIONS:
+        assert section.heading in page
+
+
+def test_one_file_no_network(page: str) -> None:
+    outline = Outline(page)
+    assert not {"link", "img", "iframe"} & set(outline.tags)
+    assert not re.search(r"<script[^>]+src=", page)
+    assert "default-src 'none'" in page
+    assert "Plotly" in page
+
+
+def test_every_rule_has_a_look_of_its_own(page: str) -> None:
+    rules = data_of(page)["rules"]
+    assert len(rules) == len(RULES)
+    assert len({(rule["colour"], rule["dash"]) for rule in rules}) == len(rules)
+    looks = {rule["name"]: rule["colour"] for rule in rules}
+    assert looks["fedsteer (paper)"] == looks["fedsteer (practical)"]
+
+
+def test_same_records_same_bytes(comparison: Path, page: str) -> None:
+    assert page_of(comparison) == page
+
+
+def test_warm_up_and_traffic_move_the_curve(page: str) -> None:
+    data = data_of(page)
+    names = [rule["name"] for rule in data["rules"]]
+    steered = data["accuracy"][names.index("fedsteer (paper)")]
+    assert [
+        later - train for later, train in zip(steered["all"], steered["train"], strict=True)
+    ] == [5] * len(steered["train"])
+    assert steered["sent"] == sorted(steered["sent"])
+    assert set(steered["groups"]) == {"common", "rare"}
+
+
+def test_equal_rasters_are_stored_once(page: str) -> None:
+    data = data_of(page)
+    assert len(data["raster"]) == len(RULES)
+    assert len(data["rasters"]) < len(RULES)
+
+
+def test_records_cannot_inject_markup(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", label=EVIL, reason=CLOSER)
+    make_run(tmp_path / "b", label="fedsteer (paper)", name=EVIL, reason=CLOSER)
+    page = page_of(tmp_path, title=f"</title>{EVIL}")
+    outline = Outline(page)
+    assert outline.tags.count("script") == 4
+    assert "img" not in outline.tags and not outline.handlers
+    assert "alert(1)" in page  # shown, as text
+    assert EVIL not in page and CLOSER not in page
+    assert any(EVIL in rule["name"] for rule in data_of(page)["rules"])
+
+
+def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        for event in ("fresh", "dropped"):
+            writer.append("clients", {"round": 1, "client": CLOSER, "event": event, "reason": EVIL})
+    page = page_of(tmp_path)
+    assert Outline(page).tags.count("script") == 4
+    assert data_of(page)["rasters"][0]["clients"] == [CLOSER]
+
+
+def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        writer.append("clients", {"round": 2, "client": 4, "event": "failed", "reason": "gone"})
+    page = page_of(tmp_path)
+    assert "failed: gone" in page
+    assert data_of(page)["rasters"][0]["image"] == ["04"]
+
+
+def test_equal_data_is_drawn_once(tmp_path: Path) -> None:
+    for label in ("full", "fedavg", "mifa"):
+        make_run(tmp_path / label / "seed-0", label=label, rounds=4)
+    (picture,) = data_of(page_of(tmp_path))["holds"]
+    assert picture["title"] == "digits"
+
+
+@pytest.mark.parametrize(("seeds", "first"), [(2, "off"), (3, "on")])
+def test_intervals_of_two_seeds_are_hidden_at_first(tmp_path: Path, seeds: int, first: str) -> None:
+    page = page_of(make_comparison(tmp_path, ["fedavg"], seeds=seeds, rounds=4))
+    assert f'data-choice="bands" data-first="{first}"' in page
+
+
+def test_least_records_give_a_table_and_no_empty_boxes(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", None, {"accuracy": 0.5})
+    outline = Outline(page_of(tmp_path))
+    assert "summary" in outline.ids
+    assert "figure" not in outline.tags
+
+
+def test_run_of_another_program(tmp_path: Path) -> None:
+    """Text ids, nothing about the clients, no traffic: what is known is shown."""
+    make_result(tmp_path, "fedsteer (practical)", 0, None)
+    with RecordWriter(tmp_path) as writer:
+        for moment in (1, 2, 3):
+            writer.append("rounds", {"round": moment, "accuracy": 0.2 * moment, "surprise": []})
+            writer.append(
+                "clients",
+                {"round": moment, "client": "phone-7", "event": "fresh", "relative_error": 0.5}
+                | ({"staleness": 1} if moment > 1 else {}),
+            )
+    page = page_of(tmp_path)
+    assert {"accuracy", "residual", "staleness", "raster"} <= Outline(page).ids
+    assert not {"groups", "cost", "holds", "variance", "events"} & Outline(page).ids
+    assert 'data-choice="axis"' in page and 'data-value="sent"' not in page
+    assert data_of(page)["accuracy"][0]["mean"] == [0.2, 0.4, 0.6]
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [None, {}, [], {"sizes": None}, {"data_group": ["a"]}, {"holds": [[]], "probabilities": None}],
+)
+def test_odd_manifests_are_survived(tmp_path: Path, clients: object) -> None:
+    make_run(tmp_path, rounds=4)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"clients": clients, "data": None, "experiment": []}))
+    assert "raster" in Outline(page_of(tmp_path)).ids
+
+
+def test_odd_arrays_are_survived(tmp_path: Path) -> None:
+    make_run(tmp_path, rounds=4, label="fedsteer (paper)")
+    blank = np.full((9, 2, 3), np.nan, np.float32)
+    save_file({"coordinates": blank}, tmp_path / "arrays.safetensors")
+    assert "coordinates" not in Outline(page_of(tmp_path)).ids
+    blank[:, 0] = 0.0
+    blank[3:, 1] = -2.5
+    save_file({"coordinates": blank}, tmp_path / "arrays.safetensors")
+    (watched,) = data_of(page_of(tmp_path))["coordinates"][0]["watched"]
+    assert watched["client"] == "1"  # client 0 was never visited
+    assert watched["rows"][0][:4] == [None, None, None, -999]
+    assert watched["scale"] * 999 == pytest.approx(2.5, rel=1e-5)
+
+
+def test_unfinished_run_is_drawn_while_none_is_finished(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", finish=False)
+    page = page_of(tmp_path)
+    assert data_of(page)["accuracy"][0] is not None
+    assert "1 unfinished run is not counted." in page
+
+
+def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
+    make_result(tmp_path / "a", "mifa", 0, {})
+    make_result(tmp_path / "b", "mifa", 1, {})
+    errors = {"a": [(1, 0.2), (1, 0.4), (5, 1.0)], "b": [(1, 0.5), (4, 2.0)]}
+    for folder, rows in errors.items():
+        with RecordWriter(tmp_path / folder) as writer:
+            for moment, (staleness, error) in enumerate(rows, start=1):
+                row = {"round": moment, "client": 0, "event": "fresh"}
+                writer.append("clients", row | {"staleness": staleness, "relative_error": error})
+    found = residuals([read_visits(run) for run in find_runs(tmp_path)])
+    assert found is not None
+    assert found["bin"] == ["1", "4 to 5"]
+    assert found["mean"] == [0.4, 1.5]  # seeds 0.3 and 0.5; 1.0 and 2.0
+    assert found["half"][0] == pytest.approx(12.7062 * 0.1, rel=1e-3)
+    assert found["count"] == [3, 2]
+
+
+def test_staleness_bins_have_no_gaps() -> None:
+    assert EDGES[:10] == [1, 2, 3, 4, 6, 8, 11, 16, 23, 32]
+    assert sorted(set(EDGES)) == EDGES
+
+
+def test_clients_are_ordered_by_group_then_presence() -> None:
+    clients = {"data_group": ["rare", "common", "rare"], "probabilities": [0.1, 0.5, 0.3]}
+    assert client_order({"clients": clients}) == ["2", "0", "1"]
+
+
+def test_raster_of_many_clients_and_rounds_is_thinned(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {})
+    with RecordWriter(tmp_path) as writer:
+        for client in range(500):
+            writer.append("clients", {"round": 2 * client + 1, "client": client, "event": "fresh"})
+    picture = raster(find_runs(tmp_path)[0])
+    assert picture is not None
+    assert len(picture["clients"]) == 200 and picture["of"] == 500
+    assert picture["step"] == 3 and len(picture["image"][0]) == 333
+    assert all(row.count("1") == 1 for row in picture["image"])
+
+
+def test_thinning_keeps_both_ends() -> None:
+    kept = thinned(1000, 200)
+    assert len(kept) == 200 and kept[0] == 0 and kept[-1] == 999
+    assert thinned(3, 200) == [0, 1, 2]
+
+
+def test_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
+    make_comparison(tmp_path, ["fedavg"], seeds=3, rounds=4)
+    runs = find_runs(tmp_path)
+    curve = accuracy_curve(runs)
+    assert curve is not None
+    finals = [run.rounds[-1]["accuracy"] for run in runs]
+    assert curve["mean"][-1] == pytest.approx(np.mean(finals), abs=1e-4)
+    assert curve["half"][-1] == pytest.approx(4.3027 * np.std(finals, ddof=1) / 3**0.5, rel=1e-2)
+
+
+def test_full_size_comparison_is_small_and_quick(tmp_path: Path) -> None:
+    """10 rules x 8 seeds x 150 rounds, 100 clients. The runs of each rule are one, copied."""
+    for place, label in enumerate(list(RULES)[:10]):
+        first = make_run(
+            tmp_path / f"{place}" / "seed-0", label=label, rounds=150, clients=100, every=1
+        )
+        manifest = json.loads((first / "manifest.json").read_text())
+        for seed in range(1, 8):
+            folder = first.with_name(f"seed-{seed}")
+            folder.mkdir()
+            for file in first.iterdir():
+                (folder / file.name).write_bytes(file.read_bytes())
+            (folder / "manifest.json").write_text(json.dumps(manifest | {"seed": seed}))
+    begin = time.process_time()  # not the wall: others may be working
+    path = write_page(find_runs(tmp_path), tmp_path / "report.html", "Full size")
+    assert time.process_time() - begin < 30
+    assert path.stat().st_size < 2_500_000
+
+
+def test_reading_records_needs_neither_torch_nor_pandas() -> None:
+    program = (
+        "import sys, fedsteer.report; heavy = {'torch', 'pandas', 'plotly', 'scipy', 'sklearn'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_report_knows_records_and_errors_only() -> None:
+    package = Path(fedsteer.report.__file__).parent
+    imported = {
+        node.module
+        for path in package.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedsteer")
+    }
+    allowed = ("fedsteer.records", "fedsteer.errors", "fedsteer.report")
+    assert {name for name in imported if not name.startswith(allowed)} == set()
+
+
+def test_plotly_is_the_published_file() -> None:
+    assets = Path(fedsteer.report.__file__).parent / "assets"
+    script = (assets / "plotly-cartesian.min.js").read_bytes()
+    assert hashlib.sha256(script).hexdigest() in (assets / "README.md").read_text()
+    assert (assets / "plotly-cartesian.LICENSE").read_text().startswith("MIT License")

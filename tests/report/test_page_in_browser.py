@@ -1,0 +1,221 @@
+"""The page in a real browser. Needs selenium, chromium and chromedriver; skipped without."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsteer.records import find_runs
+from fedsteer.report import write_page
+from tests.report.made_records import make_comparison, make_run
+
+pytestmark = pytest.mark.browser
+
+EVIL = "<script>document.title = 'taken'</script> %{x} <b>&"
+PHONE, DESKTOP = 390, 1280
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    make_comparison(folder / "runs", ["fedavg", "fedsteer (practical)", "mifa", "full"], seeds=2)
+    make_run(folder / "runs" / "evil" / "seed-0", label=EVIL, reason=EVIL)
+    return write_page(find_runs(folder / "runs"), folder / "report.html", "In a browser")
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    chromedriver = shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
+                 "no-first-run", f"user-data-dir={profile}"):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=chromedriver)
+    browser = webdriver.Chrome(options=options, service=service)
+    browser.set_script_timeout(30)
+    yield browser
+    browser.quit()
+
+
+Show = Callable[..., Any]
+
+
+@pytest.fixture
+def show(driver: Any, page: Path) -> Show:
+    """Open the page at a width, in light or dark, with every plot scrolled past once."""
+
+    def shown(width: int = DESKTOP, dark: bool = False, scroll: bool = True) -> Any:
+        mobile = width < 500
+        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        driver.get(page.as_uri())
+        if scroll:
+            driver.execute_async_script(SCROLL_PAST_EVERYTHING)
+        return driver
+
+    return shown
+
+
+SCROLL_PAST_EVERYTHING = """
+const done = arguments[0], boxes = [...document.querySelectorAll(".plot")];
+(async () => {
+  for (const box of boxes) {
+    box.scrollIntoView({block: "center"});
+    while (!box.dataset.drawn) await new Promise((next) => setTimeout(next, 20));
+  }
+  done();
+})();
+"""
+SETTLE = (
+    "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+)
+
+
+def names_drawn(driver: Any, plot: str) -> list[str]:
+    """Names of the lines of a plot, as plotly holds them."""
+    found: list[str] = driver.execute_script(
+        f"return document.querySelector('[data-plot={plot}]').data.map((one) => one.name)"
+    )
+    return [name for name in found if name]
+
+
+def press(driver: Any, query: str) -> None:
+    driver.execute_script(f"document.querySelector({query!r}).click()")
+    driver.execute_async_script(SETTLE)
+
+
+def rule_button(label: str) -> str:
+    return f'#rules button[title="{label}"]'
+
+
+def test_everything_is_drawn_without_an_error(show: Show) -> None:
+    driver = show()
+    undrawn = driver.execute_script(
+        "return [...document.querySelectorAll('.plot')].filter((box) =>"
+        " !box.querySelector('.main-svg') || !box.data.length).map((box) => box.dataset.plot)"
+    )
+    assert undrawn == []
+    assert driver.get_log("browser") == []
+
+
+def test_plots_below_the_fold_wait(show: Show) -> None:
+    driver = show(scroll=False)
+    driver.execute_async_script(SETTLE)
+    assert driver.execute_script("return !document.querySelector('#events .plot').dataset.drawn")
+
+
+def test_a_rule_is_switched_off_everywhere(show: Show) -> None:
+    driver = show()
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    assert "mifa" in names_drawn(driver, "accuracy")
+    press(driver, rule_button("mifa"))
+    assert "mifa" not in names_drawn(driver, "accuracy")
+    driver.execute_script("document.querySelector('#variance').scrollIntoView()")
+    driver.execute_async_script(SETTLE)
+    assert "mifa" not in names_drawn(driver, "variance")
+    assert driver.execute_script("return document.querySelectorAll('.headline tr.off').length") == 1
+    press(driver, "#all")
+    assert "mifa" in names_drawn(driver, "variance")
+    press(driver, "#none")
+    assert names_drawn(driver, "variance") == []
+    driver.execute_async_script(SCROLL_PAST_EVERYTHING)
+    assert driver.get_log("browser") == []
+
+
+def test_axis_can_be_changed(show: Show) -> None:
+    driver = show()
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    ends = []
+    for axis in ("train", "all", "sent"):
+        press(driver, f'[data-choice=axis] [data-value="{axis}"]')
+        ends.append(
+            driver.execute_script(
+                "return document.querySelector('#accuracy .plot').data"
+                ".find((one) => one.name === 'fedsteer (practical)').x.at(-1)"
+            )
+        )
+    assert ends[:2] == [40, 45]
+    assert ends[2] > 1_000_000
+
+
+def test_intervals_can_be_shown(show: Show) -> None:
+    driver = show()
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    traces = "return document.querySelector('#accuracy .plot').data.length"
+    before = driver.execute_script(traces)
+    press(driver, "[data-choice=bands] [data-value=on]")
+    assert driver.execute_script(traces) > before
+
+
+def test_phone(show: Show) -> None:
+    driver = show(PHONE)
+    assert driver.execute_script("return document.scrollingElement.scrollWidth") <= PHONE
+    wide = driver.execute_script(
+        "return [...document.querySelectorAll('.plot .main-svg')]"
+        f".filter((one) => one.getBoundingClientRect().right > {PHONE}).length"
+    )
+    assert wide == 0
+    box = "document.querySelector('#summary .scroll')"
+    assert driver.execute_script(f"return {box}.scrollWidth > {box}.clientWidth")
+
+
+def test_dark_follows_the_system_and_can_be_switched(show: Show) -> None:
+    driver = show(dark=True)
+    background = "return getComputedStyle(document.body).backgroundColor"
+    ink = "return document.querySelector('#accuracy .plot').layout.font.color"
+    dark, dark_ink = driver.execute_script(background), driver.execute_script(ink)
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    press(driver, "#theme")
+    light, light_ink = driver.execute_script(background), driver.execute_script(ink)
+    assert dark != light and dark_ink != light_ink
+    assert sum(map(int, dark[4:-1].split(", "))) < 150 < sum(map(int, light[4:-1].split(", ")))
+
+
+def test_labels_are_text(show: Show) -> None:
+    driver = show()
+    assert driver.title == "In a browser"
+    assert driver.execute_script("return document.querySelectorAll('#rules b').length") == 0
+    driver.execute_script(
+        "const box = document.querySelector('#accuracy .plot');"
+        "box.scrollIntoView();"
+        "const line = box.data.findIndex((one) => one.name && one.name.includes('script'));"
+        "Plotly.Fx.hover(box, [{curveNumber: line, pointNumber: 3}])"
+    )
+    driver.execute_async_script(SETTLE)
+    hover = driver.execute_script("return document.querySelector('.hoverlayer text').textContent")
+    assert hover.startswith(EVIL)
+
+
+def test_nothing_is_asked_of_the_network(show: Show) -> None:
+    driver = show()
+    asked = driver.execute_script(
+        "return performance.getEntriesByType('resource').map((one) => one.name)"
+        ".filter((name) => !name.startsWith('data:') && !name.startsWith('blob:'))"
+    )
+    assert asked == []
+    buttons = driver.execute_script(
+        "return [...document.querySelectorAll('.modebar-btn')].map((one) => one.dataset.title)"
+    )
+    assert not [title for title in buttons if "loud" in (title or "")]
+
+
+def test_table_is_sorted_by_a_click(show: Show) -> None:
+    driver = show(scroll=False)
+    first = "return document.querySelector('.headline tbody td').textContent"
+    assert driver.execute_script(first) == "full"
+    press(driver, ".headline th:nth-child(2)")
+    press(driver, ".headline th:nth-child(2)")
+    assert driver.execute_script(first) == "fedavg"

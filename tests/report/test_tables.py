@@ -1,0 +1,225 @@
+"""The table: hand-computed numbers, exact text, and records that lack things."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.records import find_runs
+from fedsteer.report import Summary, summarise, to_csv, to_markdown, to_text
+from fedsteer.report.formats import count, duration, size
+from tests.report.made_records import make_comparison, make_result, make_run
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Two rules, three seeds, numbers one can check on paper."""
+    for seed, (base, ours) in enumerate([(0.70, 0.74), (0.72, 0.78), (0.74, 0.79)]):
+        common = {"bytes_up": 2_000_000, "bytes_down": 3_000_000, "seconds": 30, "uploads": 90}
+        make_result(
+            tmp_path / "fedavg" / f"seed-{seed}",
+            "fedavg",
+            seed,
+            {"accuracy": base, "group_accuracy": {"rare": base - 0.1, "common": base + 0.1}}
+            | {"client_accuracy": {"mean": base, "std": 0.1, "p10": 0.5}, "server_bytes": 19240}
+            | {"warm_up_rounds": 0, "warm_up_uploads": 0}
+            | common,
+        )
+        make_result(
+            tmp_path / "fedsteer" / f"seed-{seed}",
+            "fedsteer (practical)",
+            seed,
+            {"accuracy": ours, "group_accuracy": {"rare": ours, "common": ours}}
+            | {"client_accuracy": {"mean": ours, "std": 0.05, "p10": 0.7}, "server_bytes": 211640}
+            | {"warm_up_rounds": 5 + (seed == 2), "warm_up_uploads": 41}
+            | common,
+        )
+    return tmp_path
+
+
+def table(folder: Path, baseline: str | None = None) -> Summary:
+    return summarise(find_runs(folder), baseline)
+
+
+def test_best_rule_first_with_intervals(small: Path) -> None:
+    ours, base = table(small).rows
+    assert (ours.label, base.label) == ("fedsteer (practical)", "fedavg")
+    assert base.accuracy is not None and base.accuracy.half is not None
+    assert base.accuracy.mean == pytest.approx(0.72)
+    assert base.accuracy.half == pytest.approx(4.3027 * 0.02 / 3**0.5, rel=1e-4)
+    assert base.difference is None
+
+
+def test_difference_is_paired_by_seed(small: Path) -> None:
+    # 0.04, 0.06, 0.05: mean 0.05, s = 0.01; unpaired, the interval would be far wider
+    difference = table(small).rows[0].difference
+    assert difference is not None and difference.half is not None
+    assert difference.mean == pytest.approx(0.05)
+    assert difference.half == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
+    assert difference.count == 3
+
+
+def test_only_common_seeds_are_paired(small: Path) -> None:
+    make_result(small / "fedsteer" / "seed-7", "fedsteer (practical)", 7, {"accuracy": 0.1})
+    ours = table(small).rows[-1]
+    assert ours.seeds == (0, 1, 2, 7)
+    assert ours.difference is not None and ours.difference.count == 3
+
+
+def test_markdown(small: Path) -> None:
+    assert to_markdown(table(small)) == (
+        "| rule | accuracy % | vs fedavg | rare % | common % | client spread | worst tenth "
+        "| memory | sent up | sent down | warm-up rounds | warm-up uploads | time | seeds |\n"
+        "| :-- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n"
+        "| fedsteer (practical) | 77.0 ± 6.6 | +5.0 ± 2.5 | 77.0 ± 6.6 | 77.0 ± 6.6 | 5.0 ± 0.0 "
+        "| 70.0 ± 0.0 | 212 kB | 2.00 MB | 3.00 MB | 5.3 | 41 | 30 s | 3 |\n"
+        "| fedavg | 72.0 ± 5.0 | - | 62.0 ± 5.0 | 82.0 ± 5.0 | 10.0 ± 0.0 "
+        "| 50.0 ± 0.0 | 19.2 kB | 2.00 MB | 3.00 MB | 0 | 0 | 30 s | 3 |\n"
+        "\n"
+        "Means over seeds; ± is the 95 % interval (Student's t). "
+        "Differences to fedavg are in points, paired by seed.\n"
+    )
+
+
+def test_text_leaves_out_columns_that_do_not_fit(small: Path) -> None:
+    assert to_text(table(small), width=60) == (
+        "rule                  accuracy %   vs fedavg  seeds\n"
+        "--------------------  ----------  ----------  -----\n"
+        "fedsteer (practical)  77.0 ± 6.6  +5.0 ± 2.5      3\n"
+        "fedavg                72.0 ± 5.0           -      3\n"
+        "\n"
+        "Means over seeds; ± is the 95 % interval (Student's t).\n"
+        "Differences to fedavg are in points, paired by seed.\n"
+    )
+
+
+def test_text_without_width_has_every_column(small: Path) -> None:
+    heading = to_text(table(small)).splitlines()[0]
+    for word in ("rare %", "client spread", "memory", "sent down", "warm-up uploads", "time"):
+        assert word in heading
+
+
+def test_csv(tmp_path: Path) -> None:
+    make_result(tmp_path / "a", "fedavg", 0, {"accuracy": 0.7, "bytes_up": 5})
+    make_result(tmp_path / "b", 'one, "two"', 0, {"accuracy": 0.75})
+    text = to_csv(table(tmp_path))
+    head, first, second = text.splitlines()
+    assert head.startswith(
+        "experiment,label,rule,seeds,unfinished,pairs,accuracy,accuracy_half,"
+        "difference,difference_half,clients_mean,"
+    )
+    assert first.startswith(',"one, ""two""","one,",1,0,1,0.75,,0.05,,')
+    assert second.startswith(",fedavg,fedavg,1,0,0,0.7,,,,")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["bytes_up"] for row in rows] == ["", "5.0"]
+
+
+def test_plain_data_has_one_key_per_number(small: Path) -> None:
+    record = table(small).records()[0]
+    assert record["accuracy_rare"] == pytest.approx(0.77)
+    assert record["warm_up_rounds"] == pytest.approx(16 / 3)
+    assert record["seeds"] == record["pairs"] == 3
+
+
+def test_baseline_by_label_or_by_name(small: Path) -> None:
+    assert table(small, "fedsteer (practical)").rows[1].difference is not None
+    found = table(small, "fedsteer")
+    assert found.baseline == "fedsteer (practical)"
+    assert found.rows[1].difference is not None
+    assert found.rows[1].difference.mean == pytest.approx(-0.05)
+
+
+def test_unknown_baseline_names_the_nearest(small: Path) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'fedavg'"):
+        table(small, "fedavgg")
+
+
+def test_without_fedavg_there_are_no_differences(tmp_path: Path) -> None:
+    make_result(tmp_path, "mifa", 0, {"accuracy": 0.5})
+    found = table(tmp_path)
+    assert found.baseline is None
+    assert "vs" not in to_text(found)
+
+
+def test_unfinished_runs_are_named_and_not_counted(small: Path) -> None:
+    make_result(small / "fedavg" / "seed-3", "fedavg", 3, None)
+    found = table(small)
+    assert found.rows[1].unfinished == 1 and found.rows[1].seeds == (0, 1, 2)
+    assert "1 unfinished run is not counted." in to_markdown(found)
+
+
+def test_rule_with_no_finished_run_has_a_row_of_dashes(tmp_path: Path) -> None:
+    make_result(tmp_path, "mifa", 0, None)
+    assert to_text(table(tmp_path)).splitlines()[2].split() == ["mifa", "0"]
+
+
+def test_two_experiments_are_two_tables_in_one(tmp_path: Path) -> None:
+    for name in ("digits", "fashion"):
+        make_comparison(tmp_path / name, ["fedavg", "mifa"], seeds=2, rounds=6, name=name)
+    found = table(tmp_path)
+    assert [row.experiment for row in found.rows] == ["digits"] * 2 + ["fashion"] * 2
+    assert to_markdown(found).startswith("| experiment | rule |")
+    assert all(row.difference for row in found.rows if row.label == "mifa")
+
+
+def test_same_name_in_two_folders_is_told_apart(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        make_comparison(tmp_path / folder, ["fedavg"], seeds=1, rounds=4)
+    found = table(tmp_path)
+    assert found.experiments == ("digits (first)", "digits (second)")
+
+
+def test_a_folder_named_twice_counts_once(small: Path) -> None:
+    assert summarise(find_runs(small, small / "fedavg")) == table(small)
+
+
+def test_two_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "one" / "a", seed=1, rounds=2)
+    make_run(tmp_path / "one" / "b", seed=1, rounds=2)
+    with pytest.raises(DataError, match="same rule with the same seed"):
+        table(tmp_path)
+
+
+def test_no_runs_is_an_error() -> None:
+    with pytest.raises(DataError, match="no runs"):
+        summarise([])
+
+
+def test_seeds_may_be_unknown(tmp_path: Path) -> None:
+    for place, accuracy in enumerate((0.5, 0.7)):
+        make_result(tmp_path / str(place), "fedavg", None, {"accuracy": accuracy})
+    row = table(tmp_path).rows[0]
+    assert row.seeds == (None, None)
+    assert row.accuracy is not None and row.accuracy.mean == pytest.approx(0.6)
+
+
+def test_labels_cannot_break_a_table_or_steer_a_terminal(tmp_path: Path) -> None:
+    make_result(tmp_path, "a|b\x1b[31m\n<script>", 0, {"accuracy": 0.5})
+    found = table(tmp_path)
+    assert "| a\\|b [31m &lt;script> |" in to_markdown(found)
+    assert "\x1b" not in to_text(found) and len(to_text(found).splitlines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.50 kB"), (84e6, "84.0 MB"), (999.6e6, "1.00 GB"),
+     (3.2e12, "3.20 TB"), (5e15, "5000 TB")],
+)  # fmt: skip
+def test_sizes(value: float, text: str) -> None:
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(3.5, "3.5 s"), (42, "42 s"), (300, "5.0 min"), (9000, "2.5 h")]
+)
+def test_durations(value: float, text: str) -> None:
+    assert duration(value) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(5, "5"), (5.33, "5.3"), (137.6, "138")])
+def test_counts(value: float, text: str) -> None:
+    assert count(value) == text

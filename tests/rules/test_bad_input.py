@@ -1,0 +1,351 @@
+"""Bad input: refused with a name and without a trace, or dropped as if it had not been there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer import Round, RoundRefused, make_rule
+from tests.rules.enrolled import (
+    DIM,
+    ENROLLED,
+    FLOAT64,
+    LIBRARIES,
+    SIZES,
+    Enrolled,
+    Played,
+    as_round,
+    events,
+    packed,
+    start,
+)
+
+every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
+RULES_ONCE = {entry.name: entry for entry in reversed(ENROLLED.values()) if entry.preset == "paper"}
+each_rule = pytest.mark.parametrize("entry", RULES_ONCE.values(), ids=RULES_ONCE.keys())
+
+
+def in_the_middle(entry: Enrolled, policy: str, library: str = "numpy-float64") -> Played:
+    """A rule that remembers something; the last round it saw is number 9."""
+    rule = entry.rule(bad_clients=policy)
+    happenings = events(12, rounds=9, departures=False)
+    return start(rule).play(happenings, LIBRARIES[library])
+
+
+def good_round(played: Played, clients: tuple[Any, ...] = (1, 4, 6)) -> Round:
+    draw = np.random.default_rng(5)
+    count = len(clients)
+    return Round(
+        10,
+        list(clients),
+        draw.standard_normal((count, DIM)),
+        [0.5] * count,
+        steps=[2] * count,
+        model=played.model,
+    )
+
+
+def with_update(value: float) -> Callable[[Round], Round]:
+    def change(round: Round) -> Round:
+        updates = round.updates.copy()
+        updates[1, 3] = value
+        return replace(round, updates=updates)
+
+    return change
+
+
+def with_vector(name: str, value: float) -> Callable[[Round], Round]:
+    def change(round: Round) -> Round:
+        values = [0.5] * len(round.clients)
+        values[1] = value
+        return replace(round, **{name: values})
+
+    return change
+
+
+def listed(bad: Any) -> Callable[[Round], Round]:
+    def change(round: Round) -> Round:
+        updates = list(round.updates)
+        updates[1] = bad
+        return replace(round, updates=updates)
+
+    return change
+
+
+def stranger(round: Round) -> Round:
+    clients = list(round.clients)
+    clients[1] = "stranger"
+    return replace(round, clients=clients)
+
+
+FAULTS: dict[str, tuple[Callable[[Round], Round], str]] = {
+    "nan update": (with_update(np.nan), "non-finite"),
+    "infinite update": (with_update(np.inf), "non-finite"),
+    "minus infinite update": (with_update(-np.inf), "non-finite"),
+    "wrong length": (listed(np.ones(DIM - 1)), r"shape \(11,\), expected \(12,\)"),
+    "wrong type": (listed(np.ones(DIM, int)), "int64"),
+    "no array": (listed([1.0] * DIM), "not list"),
+    "nothing": (listed(None), "not NoneType"),
+    "other library": (listed(torch.ones(DIM)), "another library"),
+    "nan in a list": (listed(np.full(DIM, np.nan)), "non-finite"),
+    "probability 0": (with_vector("probabilities", 0.0), r"in \(0, 1\]"),
+    "probability below 0": (with_vector("probabilities", -0.5), r"in \(0, 1\]"),
+    "probability above 1": (with_vector("probabilities", 1.5), r"in \(0, 1\]"),
+    "probability nan": (with_vector("probabilities", np.nan), r"in \(0, 1\]"),
+    "size 0": (with_vector("sizes", 0.0), "positive and finite"),
+    "size below 0": (with_vector("sizes", -3.0), "positive and finite"),
+    "size nan": (with_vector("sizes", np.nan), "positive and finite"),
+    "size infinite": (with_vector("sizes", np.inf), "positive and finite"),
+    "steps 0": (with_vector("steps", 0.0), "positive and finite"),
+    "stranger": (stranger, "unknown"),
+}
+every_fault = pytest.mark.parametrize("fault", FAULTS)
+LIGHT = ["nan update", "infinite update", "wrong length", "size nan", "stranger"]
+
+
+def refused(entry: Enrolled, fault: str) -> None:
+    change, words = FAULTS[fault]
+    played = in_the_middle(entry, "refuse")
+    good = good_round(played)
+    bad = change(good)
+    culprit = bad.clients[1]
+    before, untouched = packed(played.state), played.copy()
+    with pytest.raises(RoundRefused, match=words) as error:
+        played.rule.step(played.state, bad)
+    assert error.value.clients == (culprit,)
+    assert f"client {culprit!r}" in str(error.value)
+    assert "client 1 " not in str(error.value) and "client 6" not in str(error.value)
+    assert packed(played.state) == before
+    # The same handle goes on with the repaired round, as if nothing had happened.
+    after = played.rule.step(played.state, good)
+    expected = untouched.rule.step(untouched.state, good)
+    assert after.delta.tobytes() == expected.delta.tobytes()
+    assert packed(after.state) == packed(expected.state)
+
+
+def dropped(entry: Enrolled, fault: str) -> None:
+    change, words = FAULTS[fault]
+    played = in_the_middle(entry, "drop")
+    other = played.copy()
+    bad = change(good_round(played))
+    step = played.rule.step(played.state, bad)
+    expected = other.rule.step(other.state, bad.without({1}))
+    assert step.delta.tobytes() == expected.delta.tobytes()
+    assert packed(step.state) == packed(expected.state)
+    assert list(step.diagnostics.dropped) == [bad.clients[1]]
+    assert re.search(words, step.diagnostics.dropped[bad.clients[1]])
+    assert step.diagnostics.clients == expected.diagnostics.clients == (1, 6)
+    assert not expected.diagnostics.dropped
+
+
+@each_rule
+@every_fault
+def test_refuse_names_the_client_and_leaves_the_state_alone(entry: Enrolled, fault: str) -> None:
+    refused(entry, fault)
+
+
+@each_rule
+@every_fault
+def test_drop_is_as_if_the_client_had_not_been_there(entry: Enrolled, fault: str) -> None:
+    dropped(entry, fault)
+
+
+@every_rule
+@pytest.mark.parametrize("policy", [refused, dropped])
+def test_whatever_the_options(entry: Enrolled, policy: Callable[[Enrolled, str], None]) -> None:
+    for fault in LIGHT:
+        policy(entry, fault)
+
+
+@every_rule
+def test_in_the_very_first_round(entry: Enrolled) -> None:
+    """Nothing is known yet, not even the type of the updates."""
+    for policy in ("refuse", "drop"):
+        played = start(entry.rule(bad_clients=policy))
+        before = packed(played.state)
+        bad = with_update(np.nan)(good_round(played))
+        if policy == "refuse":
+            with pytest.raises(RoundRefused, match="client 4 sent a non-finite update"):
+                played.rule.step(played.state, bad)
+            assert packed(played.state) == before
+            continue
+        other = played.copy()
+        step = played.rule.step(played.state, bad)
+        expected = other.rule.step(other.state, bad.without({1}))
+        assert packed(step.state) == packed(expected.state)
+        assert step.delta.tobytes() == expected.delta.tobytes()
+
+
+@each_rule
+def test_both_of_a_pair_of_duplicates_are_at_fault(entry: Enrolled) -> None:
+    played = in_the_middle(entry, "refuse")
+    bad = good_round(played, (1, 4, 6, np.int64(4)))
+    with pytest.raises(RoundRefused, match="client 4 appears more than once") as error:
+        played.rule.step(played.state, bad)
+    assert set(error.value.clients) == {4}
+    played = in_the_middle(entry, "drop")
+    other = played.copy()
+    step = played.rule.step(played.state, bad)
+    assert packed(step.state) == packed(other.rule.step(other.state, bad.without({1, 3})).state)
+    assert list(step.diagnostics.dropped) == [4]
+
+
+@each_rule
+@pytest.mark.parametrize("library", ["numpy-float32", "torch-float32"])
+@pytest.mark.parametrize("as_list", [True, False])
+def test_when_everybody_is_dropped_it_is_a_round_with_nobody(
+    entry: Enrolled, library: str, as_list: bool
+) -> None:
+    convert = LIBRARIES[library]
+    played = in_the_middle(entry, "drop", library)
+    other = played.copy()
+    good = good_round(played)
+    spoilt = convert(np.full((3, DIM), np.nan))
+    bad = replace(good, updates=list(spoilt) if as_list else spoilt, model=convert(played.model))
+    nobody = replace(bad, clients=[], updates=[], probabilities=[], steps=[])
+    step = played.rule.step(played.state, bad)
+    expected = other.rule.step(other.state, nobody)
+    assert type(step.delta) is type(expected.delta) is type(spoilt)
+    assert step.delta.dtype == spoilt.dtype
+    assert bool((step.delta == expected.delta).all())
+    assert packed(step.state) == packed(expected.state)
+    assert set(step.diagnostics.dropped) == {1, 4, 6}
+
+
+@each_rule
+def test_several_faults_of_several_clients_are_all_named(entry: Enrolled) -> None:
+    played = in_the_middle(entry, "refuse")
+    bad = replace(good_round(played), probabilities=[0.5, 2.0, -1.0])
+    with pytest.raises(RoundRefused, match=r"client 4 .*; client 6 ") as error:
+        played.rule.step(played.state, bad)
+    assert error.value.clients == (4, 6)
+    played = in_the_middle(entry, "drop")
+    other = played.copy()
+    bad = with_update(np.nan)(replace(bad, probabilities=[0.5, 0.5, -1.0]))
+    step = played.rule.step(played.state, bad)  # found one after the other, both dropped
+    assert packed(step.state) == packed(other.rule.step(other.state, bad.without({1, 2})).state)
+    assert set(step.diagnostics.dropped) == {4, 6}
+    assert "non-finite" in step.diagnostics.dropped[4]
+
+
+WHOLE: dict[str, tuple[Callable[[Round], Round], str]] = {
+    "round number again": (lambda r: replace(r, number=9), "does not follow round 9"),
+    "round number back": (lambda r: replace(r, number=3), "does not follow round 9"),
+    "dimension": (lambda r: replace(r, updates=r.updates[:, 1:]), r"expected \(3, 12\)"),
+    "rows": (lambda r: replace(r, updates=r.updates[1:]), r"expected \(3, 12\)"),
+    "type": (lambda r: replace(r, updates=r.updates.astype(int)), "int64"),
+    "too few in a list": (lambda r: replace(r, updates=list(r.updates)[1:]), "2 updates for 3"),
+    "empty list": (lambda r: replace(r, updates=[]), "0 updates for 3"),
+    "library": (lambda r: replace(r, updates=torch.tensor(r.updates)), "torch"),
+    "library in a list": (lambda r: replace(r, updates=[*torch.tensor(r.updates)]), "torch"),
+    "probabilities": (lambda r: replace(r, probabilities=[0.5]), r"expected \(3,\)"),
+    "sizes": (lambda r: replace(r, sizes=[[1, 2, 3]]), r"expected \(3,\)"),
+    "id": (lambda r: replace(r, clients=[1, 2.5, 3]), "int or str, not 2.5"),
+    "refresh": (lambda r: replace(r, refresh=["x"]), "sent no update"),
+}
+
+
+@each_rule
+@pytest.mark.parametrize("problem", WHOLE)
+@pytest.mark.parametrize("policy", ["refuse", "drop"])
+def test_a_round_that_makes_no_sense_is_refused_under_either_policy(
+    entry: Enrolled, problem: str, policy: str
+) -> None:
+    change, words = WHOLE[problem]
+    played = in_the_middle(entry, policy)
+    before = packed(played.state)
+    with pytest.raises(RoundRefused, match=words):
+        played.rule.step(played.state, change(good_round(played)))
+    assert packed(played.state) == before
+    played.rule.step(played.state, good_round(played))
+
+
+@pytest.mark.parametrize("policy", ["refuse", "drop"])
+def test_torch_to_numpy_is_refused_too(policy: str) -> None:
+    played = in_the_middle(ENROLLED["fedvarp"], policy, "torch-float32")
+    with pytest.raises(RoundRefused, match="numpy arrays, earlier rounds had torch"):
+        played.rule.step(played.state, good_round(played))
+    rule = make_rule("fedavg")
+    state = rule.init(DIM, SIZES, like=torch.zeros(1))
+    with pytest.raises(RoundRefused, match="numpy arrays, earlier rounds had torch"):
+        rule.step(state, good_round(played))
+
+
+@every_rule
+def test_missing_probabilities(entry: Enrolled) -> None:
+    """A rule that needs them says so and says what else to do; the others go on."""
+    played = in_the_middle(entry, "refuse")
+    before = packed(played.state)
+    given = replace(good_round(played), probabilities=None)
+    if not played.rule.weighs or played.rule.options.probabilities != "known":
+        assert np.isfinite(played.rule.step(played.state, given).delta).all()
+        return
+    with pytest.raises(RoundRefused, match="pass probabilities with the round"):
+        played.rule.step(played.state, given)
+    assert packed(played.state) == before
+
+
+@pytest.mark.parametrize(("name", "missing"), [("scaffold", "steps"), ("fedawe", "model")])
+def test_what_only_one_rule_needs(name: str, missing: str) -> None:
+    played = in_the_middle(ENROLLED[name], "drop")
+    before = packed(played.state)
+    with pytest.raises(RoundRefused, match=f"needs {missing}"):
+        played.rule.step(played.state, replace(good_round(played), **{missing: None}))
+    assert packed(played.state) == before
+
+
+def test_an_aggregate_that_overflows_is_refused() -> None:
+    """Every update is finite, their weighted sum is not."""
+    rule = make_rule("fedavg", bad_clients="drop")
+    state = rule.init(2, [1.0, 1.0])
+    before = packed(state)
+    huge = np.full((2, 2), 1e150)
+    with pytest.raises(RoundRefused, match="aggregate of round 1 is not finite"):
+        rule.step(state, Round(1, [0, 1], huge, [1e-10, 1e-10]))
+    assert packed(state) == before
+
+
+@pytest.mark.parametrize("solver", ["cholesky", "gradient"])
+@pytest.mark.parametrize("refresh", ["after", "before"])
+@pytest.mark.parametrize("ridge", [0.0, 0.5])
+@pytest.mark.parametrize("library", ["numpy-float32", "torch-float32"])
+def test_non_finite_updates_in_every_path_of_fedsteer(
+    solver: str, refresh: str, ridge: float, library: str
+) -> None:
+    """No path may raise, warn, or run for minutes on numbers that are none."""
+    entry = Enrolled(
+        "fedsteer", {"core_set": (1, 4), "solver": solver, "refresh": refresh, "ridge": ridge}
+    )
+    played = in_the_middle(entry, "drop", library)
+    for number, value in enumerate((np.nan, np.inf), start=10):
+        event = events(3, rounds=1)[0]
+        event.number, event.clients = number, [1, 4, 6]
+        event.updates = np.random.default_rng(1).standard_normal((3, DIM))
+        event.updates[1] = value
+        event.probabilities, event.steps, event.sizes = [0.5] * 3, [1] * 3, None
+        step = played.rule.step(played.state, as_round(event, LIBRARIES[library], np.zeros(DIM)))
+        played.state = step.state
+        assert list(step.diagnostics.dropped) == [4]
+        assert bool(np.isfinite(np.asarray(step.delta)).all())
+
+
+def test_plan_refuses_a_round_that_is_over() -> None:
+    played = in_the_middle(ENROLLED["steer"], "refuse")
+    with pytest.raises(RoundRefused, match="round 9 does not follow round 9"):
+        played.rule.plan(played.state, 9, [0])
+    with pytest.raises(RoundRefused, match="int or str"):
+        played.rule.plan(played.state, 10, [0.5])  # type: ignore[list-item]
+
+
+def test_good_rounds_convert() -> None:
+    """The good round of these tests is one; otherwise they would prove nothing."""
+    for entry in ENROLLED.values():
+        played = in_the_middle(entry, "refuse")
+        assert FLOAT64(good_round(played).updates).shape == (3, DIM)
+        played.rule.step(played.state, good_round(played))

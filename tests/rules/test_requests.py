@@ -1,0 +1,99 @@
+"""What `plan` sends along: payloads equal those of the references."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsteer import make_rule
+from tests.reference.fedawe import NaiveFedAWE
+from tests.reference.scaffold import NaiveScaffold
+from tests.rules.enrolled import CORE, DIM, ENROLLED, SIZES, as_round, events, start
+
+
+def test_fedprox_sends_its_strength() -> None:
+    rule = make_rule("fedprox", proximal=0.3)
+    asked = rule.plan(rule.init(DIM, SIZES), 1, [2, 0])
+    assert asked.train == (2, 0) == asked.everyone and dict(asked.shared) == {"proximal": 0.3}
+
+
+def driven(name: str, naive: Any) -> Any:
+    """Play a story to the rule and its reference, yielding a plan before every round."""
+    rule = make_rule(name)
+    state, model = rule.init(DIM, SIZES), np.zeros(DIM)
+    for event in events(3, rounds=40):
+        if event.leaving:
+            state = rule.leave(state, event.leaving)
+            naive.leave(event.leaving)
+            continue
+        yield event, rule.plan(state, event.number, event.clients)
+        step = rule.step(state, as_round(event, np.array, model))
+        naive.step(
+            event.number,
+            event.clients,
+            event.updates,
+            event.probabilities,
+            event.sizes,
+            steps=event.steps,
+            model=model,
+        )
+        state, model = step.state, model - 0.1 * step.delta
+
+
+def test_scaffold_sends_the_controls() -> None:
+    naive = NaiveScaffold(DIM, dict(enumerate(SIZES)), local_rate=0.1)
+    sent = 0
+    for event, asked in driven("scaffold", naive):
+        if not asked.shared:
+            assert not np.any(naive.control)
+            continue
+        np.testing.assert_allclose(asked.shared["control"], naive.control, atol=1e-10)
+        for client in event.clients:
+            control = asked.each.get(client, {}).get("control", np.zeros(DIM))
+            np.testing.assert_allclose(control, naive.client_control(client), atol=1e-10)
+            sent += client in asked.each
+    assert sent > 40
+
+
+def test_fedawe_sends_the_model_each_client_goes_on_from() -> None:
+    naive = NaiveFedAWE(DIM, None)
+    sent = 0
+    for event, asked in driven("fedawe", naive):
+        if naive.initial is None:
+            assert not asked.each
+            continue
+        assert set(asked.each) == set(event.clients)
+        for client in event.clients:
+            np.testing.assert_allclose(
+                asked.each[client]["start"], naive.start(client), rtol=0, atol=1e-10
+            )
+            sent += 1
+    assert sent > 60
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_refresh_all_asks_the_others_every_so_many_rounds(closed: bool) -> None:
+    rule = make_rule("fedsteer", core_set=CORE, refresh_all_every=3)
+    played = start(rule, closed=closed)
+    happenings = events(4, rounds=9, closed=closed, departures=False)
+    for event in happenings:
+        asked = rule.plan(played.state, event.number, event.clients)
+        members = set(played.state.memory.clients.members())  # type: ignore[attr-defined]
+        due = event.number % 3 == 0
+        others = members - set(event.clients) if due and closed else set()
+        assert set(asked.refresh) == others and asked.train == tuple(event.clients)
+        reachable = rule.plan(played.state, event.number, event.clients, [1, 2, "far"])
+        expected = {1, 2, "far"} - set(event.clients) if due else set()
+        assert set(reachable.refresh) == expected
+        played.play([event])
+
+
+def test_rules_without_anything_to_send_ask_for_training_only() -> None:
+    for label in ("fedavg", "fedvarp", "mifa", "fedstale", "steer", "cluster-given"):
+        asked = start(ENROLLED[label].rule()).rule.plan(
+            ENROLLED[label].rule().init(DIM, SIZES), 1, [3, 1]
+        )
+        assert asked.train == (3, 1) and not asked.shared and not asked.each
+        assert asked.refresh == asked.collect == ()

@@ -1,0 +1,130 @@
+"""Core sets without a warm-up: first seen, and re-selected among the clients in hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsteer import Round, Rule, State, make_rule
+from fedsteer.rules import selection
+from fedsteer.steering.subspace import Subspace
+from tests.reference.coreset import naive_search
+
+DIM, N = 10, 12
+SIZES = np.arange(1.0, N + 1)
+
+
+def space(state: State) -> Subspace:
+    found = state.memory.own.subspace  # type: ignore[attr-defined]
+    assert isinstance(found, Subspace)
+    return found
+
+
+def take(rule: Rule, state: State, number: int, clients: list[Any], updates: Any) -> State:
+    count = len(clients)
+    return rule.step(state, Round(number, clients, np.asarray(updates), [0.5] * count)).state
+
+
+def test_first_seen_first_in() -> None:
+    rule = make_rule("fedsteer", select="online", core_size=3)
+    draw = np.random.default_rng(0)
+    state = take(rule, rule.init(DIM), 1, ["b"], draw.standard_normal((1, DIM)))
+    assert space(state).owners == ["b", None, None]
+    state = take(rule, state, 2, ["a"], np.zeros((1, DIM)))  # who sent nothing brings no column
+    assert space(state).owners == ["b", None, None]
+    updates = draw.standard_normal((4, DIM))
+    state = take(rule, state, 3, ["z", "y", "b", "c"], updates)
+    assert space(state).owners == ["b", "c", "y"]
+    np.testing.assert_array_equal(space(state).rows, updates[[2, 3, 1]])
+    state = take(rule, state, 4, [3, "q"], draw.standard_normal((2, DIM)))
+    assert space(state).owners == ["b", "c", "y"]
+    state = rule.leave(state, ["c"])
+    assert space(state).owners == ["b", None, "y"]
+    state = take(rule, state, 5, ["q"], draw.standard_normal((1, DIM)))
+    assert space(state).owners == ["b", "q", "y"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("every", [1, 3])
+def test_reselection_is_the_naive_search_over_the_last_updates(seed: int, every: int) -> None:
+    """Sketches as wide as the model have exact inner products, so both must find the same."""
+    rule = make_rule(
+        "fedsteer", core_set=(2, 7, 5), reselect_every=every, sketch_width=DIM, swaps=2
+    )
+    state = rule.init(DIM, SIZES)
+    draw = np.random.default_rng(seed)
+    last = np.zeros((N, DIM))
+    owners: list[Any] = [2, 7, 5]
+    swapped = 0
+    for number in range(1, 25):
+        active = np.flatnonzero(draw.random(N) < 0.4).tolist()
+        updates = draw.standard_normal((len(active), DIM)) * draw.uniform(0.2, 3, (len(active), 1))
+        last[active] = updates
+        state = take(rule, state, number, active, updates.reshape(-1, DIM))
+        if number % every == 0 and active:
+            found = naive_search(last, SIZES / SIZES.sum(), owners, 0.5, 2, sorted(active))
+            swapped += found != owners
+            owners = found
+        assert space(state).owners == owners
+        rows = space(state).rows
+        if rows is not None:
+            np.testing.assert_allclose(space(state).gram, rows @ rows.T, atol=1e-10)
+    assert swapped > 3
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_core_clients_never_seen_are_not_mistaken_for_anybody(closed: bool) -> None:
+    """An open population has no slot for them yet; newcomers take over their columns."""
+    rule = make_rule("fedsteer", core_set=("x", "y"), reselect_every=1, sketch_width=DIM)
+    sizes: Any = {name: 1.0 for name in ("a", "b", "c")} if closed else None
+    state = rule.init(DIM, sizes)
+    draw = np.random.default_rng(1)
+    last = {}
+    for number, clients in enumerate([["a"], ["b", "a"], ["c"], ["a", "b", "c"]], start=1):
+        updates = draw.standard_normal((len(clients), DIM))
+        state = take(rule, state, number, clients, updates)
+        last |= dict(zip(clients, updates, strict=True))
+        own = space(state)
+        for row, owner in zip(own.rows, own.owners, strict=True):  # type: ignore[arg-type]
+            seen = last.get(owner, np.zeros(DIM))  # type: ignore[arg-type]
+            assert not row.any() or np.array_equal(row, seen)
+        assert len(set(own.owners)) == 2
+    assert set(space(state).owners) <= {"a", "b", "c"}
+
+
+def test_a_newcomer_in_the_core_set_answers_in_a_reselecting_round() -> None:
+    rule = make_rule("fedsteer", core_set=("m", "k"), reselect_every=1, sketch_width=DIM, swaps=0)
+    state = rule.init(DIM)
+    updates = np.random.default_rng(2).standard_normal((3, DIM))
+    state = take(rule, state, 1, ["z", "m", "a"], updates)
+    assert space(state).owners == ["m", "k"]
+    np.testing.assert_array_equal(space(state).rows, [updates[1], np.zeros(DIM)])
+
+
+def test_vacant_columns_are_filled_in_the_same_order_whoever_is_listed_first() -> None:
+    """Also in a round that re-selects."""
+    updates = np.random.default_rng(3).standard_normal((4, DIM))
+    names = ["d", "b", "a", "c"]
+    found = []
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
+        rule = make_rule("fedsteer", select="online", core_size=2, reselect_every=1)
+        state = take(rule, rule.init(DIM), 1, [names[i] for i in order], updates[order])
+        found.append(space(state).owners)
+    assert found == [["a", "b"]] * 3
+
+
+def test_reselection_looks_at_a_sample_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "MOST_TARGETS", 4)
+    seen = []
+    kept = selection.Snapshot.of
+    monkeypatch.setattr(
+        selection.Snapshot, "of", lambda gram, *rest: seen.append(len(gram)) or kept(gram, *rest)
+    )
+    rule = make_rule("fedsteer", core_set=(0, 1), reselect_every=1, sketch_width=DIM)
+    state = rule.init(DIM, SIZES)
+    draw = np.random.default_rng(4)
+    state = take(rule, state, 1, list(range(N)), draw.standard_normal((N, DIM)))
+    take(rule, state, 2, [5, 6], draw.standard_normal((2, DIM)))
+    assert seen[1] <= 4 + 2 + 2

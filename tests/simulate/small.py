@@ -1,0 +1,114 @@
+"""A comparison that takes milliseconds: made-up images, twelve clients, a tiny network."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsteer.records import Run, read_checkpoint
+from fedsteer.simulate.compare import compare, plan_cells
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.loop import Simulation
+from fedsteer.simulate.runner import CHECKPOINT, run_entry
+from fedsteer.simulate.world import build_world
+
+SETTINGS: dict[str, Any] = {
+    "name": "small",
+    "data.name": "made",
+    "data.options": {"points": 200, "side": 4},
+    "partition.clients": 12,
+    "partition.points": 10,
+    "partition.gamma": 0.75,
+    "participation.weak": 0.3,
+    "participation.powerful": 0.7,
+    "model.options": {"hidden": [6]},
+    "training.epochs": 2,
+    "training.batch": 4,
+    "run.rounds": 6,
+    "run.evaluate_every": 2,
+    "run.checkpoint_every": 2,
+    "run.watch": [1, 5],
+    "seeds": 2,
+    "options.fedsteer": {"core_size": 3, "cycles": 1},
+    "options.cluster_fedvarp": {"cluster_count": 3, "cycles": 1},
+}
+AS_TOML = """
+name = "small"
+seeds = 2
+data = { name = "made", options = { points = 200, side = 4 } }
+partition = { clients = 12, points = 10, gamma = 0.75 }
+participation = { weak = 0.3, powerful = 0.7 }
+model = { options = { hidden = [6] } }
+training = { epochs = 2, batch = 4 }
+run = { rounds = 6, evaluate_every = 2, checkpoint_every = 2, watch = [1, 5] }
+options.fedsteer = { core_size = 3, cycles = 1 }
+options.cluster_fedvarp = { cluster_count = 3, cycles = 1 }
+"""
+EXACT = ("rounds.jsonl", "clients.jsonl", "arrays.safetensors")
+
+
+def small(settings: dict[str, Any] | None = None) -> Experiment:
+    """The experiment, with settings on top."""
+    return Experiment().changed(SETTINGS).changed(settings or {})
+
+
+def simulation(experiment: Experiment, entry: str = "fedavg", seed: int = 0) -> Simulation:
+    """A run in memory."""
+    found = find_entry(experiment, entry)
+    world = build_world(experiment, seed, found.everybody)
+    return Simulation(world, found.build(experiment, seed))
+
+
+def run_small(
+    folder: Path, entry: str = "fedavg", seed: int = 0, *, resume: bool = False, **settings: Any
+) -> Run:
+    """A run on disk; `settings` with "__" for the dot."""
+    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
+    return run_entry(experiment, find_entry(experiment, entry), seed, folder, resume=resume)
+
+
+def compare_small(
+    out: Path, rules: list[str], *, jobs: int = 1, resume: bool = False, **settings: Any
+) -> list[Run]:
+    """A comparison on disk."""
+    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
+    return compare(experiment, plan_cells(experiment, rules, out), jobs=jobs, resume=resume)
+
+
+def exact_files(folder: Path) -> dict[str, bytes]:
+    """What must not differ by a bit between two runs that should be the same."""
+    found = {n: (folder / n).read_bytes() for n in EXACT if (folder / n).exists()}
+    return found | {"model": model_of(folder).tobytes()}
+
+
+def model_of(folder: Path) -> Any:
+    """The model in the last checkpoint."""
+    return np.asarray(read_checkpoint(folder / CHECKPOINT)[0]["model"])
+
+
+def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
+    """Go on with a run in another process and SIGKILL it; False if it came to its end first."""
+    # A server that has imported everything forks children quickly and without any threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.simulate.small"])
+    child = context.Process(target=_go_on, args=(folder, entry, settings))
+    child.start()
+    child.join(after)
+    if child.is_alive():
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL), f"the run failed: {child.exitcode}"
+    return child.exitcode != 0
+
+
+def _go_on(folder: Path, entry: str, settings: dict[str, Any]) -> None:
+    run_small(folder, entry, resume=True, **settings)
+    sys.stdout.flush()

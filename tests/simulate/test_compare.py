@@ -1,0 +1,113 @@
+"""Many runs: the same numbers whoever else is compared, in one process or in several."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedsteer.errors import ConfigurationError, TrainingFailed
+from fedsteer.records import Run, find_runs
+from fedsteer.simulate.compare import Cell, compare, default_jobs, plan_cells, with_seeds
+from fedsteer.simulate.runner import Interrupted, Progress
+from tests.simulate.small import compare_small, exact_files, run_small, small
+
+RULES = ["full", "fedavg", "fedsteer"]
+
+
+def test_cells_are_planned_seed_by_seed(tmp_path: Path) -> None:
+    cells = plan_cells(
+        small(), ["fedavg", "fedsteer:practical", "fedavg", "fedavg:paper"], tmp_path
+    )
+    assert [(c.entry.label, c.seed) for c in cells] == [
+        ("fedavg", 0),
+        ("fedsteer (practical)", 0),
+        ("fedavg", 1),
+        ("fedsteer (practical)", 1),
+    ]
+    assert cells[1].folder == tmp_path / "fedsteer-practical" / "seed-0"
+
+
+def test_mistakes_show_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'ridge'"):
+        plan_cells(small({"options.fedsteer.rigde": 1}), RULES, tmp_path)
+    with pytest.raises(ConfigurationError, match="unknown rule 'fedsteerr'"):
+        plan_cells(small(), ["fedavg", "fedsteerr"], tmp_path)
+    experiment = small({"variants.fedavg-practical": {"rule": "fedavg"}})
+    with pytest.raises(ConfigurationError, match="would share the folder 'fedavg-practical'"):
+        plan_cells(experiment, ["fedavg:practical", "fedavg-practical"], tmp_path)
+    with pytest.raises(ConfigurationError, match="seeds is out of range"):
+        with_seeds(small(), 0)
+
+
+def test_another_rule_does_not_change_the_others(tmp_path: Path) -> None:
+    compare_small(tmp_path / "two", ["fedavg", "fedsteer"])
+    compare_small(tmp_path / "four", ["scaffold", "fedsteer", "mifa", "fedavg"])
+    for cell in ("fedavg/seed-0", "fedavg/seed-1", "fedsteer/seed-0", "fedsteer/seed-1"):
+        assert exact_files(tmp_path / "two" / cell) == exact_files(tmp_path / "four" / cell)
+
+
+def test_processes_give_the_numbers_of_one(tmp_path: Path) -> None:
+    told: dict[str, int] = {}
+
+    def report(cell: Cell, progress: Progress | None) -> None:
+        if progress is None:
+            told[f"{cell.entry.slug}/seed-{cell.seed}"] = 1
+
+    experiment = small()
+    cells = plan_cells(experiment, RULES, tmp_path / "processes")
+    runs = compare(experiment, cells, jobs=2, report=report)
+    assert [run.folder for run in runs] == [cell.folder for cell in cells]
+    assert len(told) == 6
+    compare_small(tmp_path / "one", RULES)
+    alone = run_small(tmp_path / "alone", "fedsteer", seed=1)
+    for run in find_runs(tmp_path / "one"):
+        name = run.folder.relative_to(tmp_path / "one")
+        assert exact_files(run.folder) == exact_files(tmp_path / "processes" / name)
+    assert exact_files(alone.folder) == exact_files(tmp_path / "one" / "fedsteer" / "seed-1")
+
+
+def test_a_mistake_in_a_process_reaches_us(tmp_path: Path) -> None:
+    # The network cannot be told from a good one before it trains.
+    settings = {"training__rate": 1e30}
+    with pytest.raises(Exception, match="sent a non-finite update") as caught:
+        compare_small(tmp_path, ["fedavg", "fedvarp"], jobs=2, **settings)
+    assert type(caught.value).__name__ == "RoundRefused"
+    assert not isinstance(caught.value, TrainingFailed)
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    experiment = small()
+    cells = plan_cells(experiment, RULES, tmp_path / "stopped")
+    seen = 0
+
+    def report(cell: Cell, progress: Progress | None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        compare(experiment, cells, jobs=1, report=report)
+    assert 0 < sum(Run(cell.folder).finished for cell in cells) < len(cells)
+    compare(experiment, cells, jobs=1, resume=True)
+    compare_small(tmp_path / "whole", RULES)
+    for run in find_runs(tmp_path / "whole"):
+        name = run.folder.relative_to(tmp_path / "whole")
+        assert exact_files(run.folder) == exact_files(tmp_path / "stopped" / name)
+    with pytest.raises(ConfigurationError, match="already holds this run"):
+        compare(experiment, cells, jobs=1)
+
+
+def test_more_seeds_later(tmp_path: Path) -> None:
+    compare_small(tmp_path, ["fedavg"], seeds=1)
+    runs = compare_small(tmp_path, ["fedavg", "mifa"], seeds=2, resume=True)
+    assert len(runs) == 4 and all(run.finished for run in runs)
+
+
+def test_jobs_by_default_leave_cores_to_the_threads_of_a_run() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert default_jobs(small()) == cores
+    assert default_jobs(small({"run.threads": 10_000})) == 1

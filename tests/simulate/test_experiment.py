@@ -1,0 +1,232 @@
+"""Experiment files and settings: what is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules import RULES
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.experiment import (
+    Experiment,
+    load_experiment,
+    parse_settings,
+    shipped_experiments,
+)
+from fedsteer.training import make_network
+from tests.simulate.small import AS_TOML, small
+
+SHAPES = {
+    "digits": ((1, 8, 8), 10),
+    "fashion-mnist": ((1, 28, 28), 10),
+    "emnist-bymerge": ((1, 28, 28), 47),
+    "cifar-10": ((3, 32, 32), 10),
+}
+
+
+@pytest.mark.parametrize("name", shipped_experiments())
+def test_shipped_experiments_load_and_their_rules_can_be_built(name: str) -> None:
+    experiment = load_experiment(name)
+    assert experiment.name == name and experiment.title
+    for text in experiment.rules:
+        find_entry(experiment, text).build(experiment, 0)
+    assert experiment.run.baseline in experiment.rules
+    shape, classes = SHAPES[experiment.data.name]
+    assert make_network(experiment.model.name, shape, classes, experiment.model.options).dim
+
+
+def test_the_default_compares_every_rule() -> None:
+    experiment = load_experiment("digits")
+    assert {find_entry(experiment, text).rule for text in experiment.rules} == set(RULES)
+    assert {"full", "fedsteer:practical"} <= set(experiment.rules)
+
+
+def test_a_file_and_settings_mean_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(AS_TOML)
+    assert load_experiment(str(path)) == small()
+    assert load_experiment(str(path), {"run.rounds": 9}) == small({"run.rounds": 9})
+
+
+def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("seeds = 1\n")
+    assert load_experiment(str(path)) == Experiment(name="mine", seeds=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[trainig]\nrate = 1.0", "unknown setting 'trainig'; did you mean 'training'"),
+        (
+            "[training]\nrat = 1.0",
+            r"unknown setting 'training\.rat'; did you mean 'training\.rate'",
+        ),
+        ("training = 3", "training is a section, not a value"),
+        ("[run]\nrounds = 2.5", "run.rounds must be int, not 2.5"),
+        ("[run]\nrounds = true", "run.rounds must be int, not True"),
+        ("[run]\nrounds = '5'", "run.rounds must be int, not '5'"),
+        ("[run]\nrounds = 0", "run.rounds is out of range"),
+        ("[run]\nevaluate_every = 0", "run.evaluate_every is out of range"),
+        ("[run]\ncheckpoint_every = 0", "run.checkpoint_every is out of range"),
+        ("[run]\ntest_share = 0", "run.test_share is out of range"),
+        ("[run]\ntest_share = 1.5", "run.test_share is out of range"),
+        ("[run]\nthreads = -1", "run.threads is out of range"),
+        ("seeds = 0", "seeds is out of range"),
+        ("[partition]\nclients = 0", "partition.clients is out of range"),
+        ("[partition]\nreplace = 1", "partition.replace must be bool, not 1"),
+        ("[partition]\npoints = 'all'", "partition.points must be int or none, not 'all'"),
+        ("[data]\nname = 3", "data.name must be str, not 3"),
+        ("[model]\noptions = 3", "model.options is a table of options, not a value"),
+        ("rules = 'fedavg'", "rules must be list, not 'fedavg'"),
+        ("rules = [1]", "every entry of rules must be str, not 1"),
+        ("[run]\nwatch = ['a']", "every entry of run.watch must be int, not 'a'"),
+        ("[participation]\nprobabilities = ['a']", "every entry of participation.probabilities"),
+        ("options = 3", "options is a table of options, not a value"),
+        ("options.fedavg = 3", "options.fedavg is a table, not a value"),
+        ("options.fedsteeer.ridge = 3", "unknown rule in options 'fedsteeer'; did you mean"),
+        ("variants.mine = 3", "variants.mine is a table, not a value"),
+        ("[server]\nmethod = 'adm'", "did you mean 'adam'"),
+        ("[server]\nrate = 0", "server rate must be above 0"),
+        ("[training]\nepochs = 0", "epochs must be at least 1"),
+        ("rules = [", "is not valid TOML"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=words) as caught:
+        load_experiment(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot read .*absent\.toml: No such file"):
+        load_experiment(str(tmp_path / "absent.toml"))
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"cannot read .*: Is a directory"):
+        load_experiment(str(tmp_path / "folder.toml"))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="not valid TOML: not a text in UTF-8"):
+        load_experiment(str(tmp_path / "binary.toml"))
+    with pytest.raises(ConfigurationError, match="unknown experiment 'digts'; did you mean"):
+        load_experiment("digts")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("5", 5),
+        ("0.5", 0.5),
+        (".5", 0.5),
+        ("-.5", -0.5),
+        ("1e-3", 1e-3),
+        ("true", True),
+        ("markov", "markov"),
+        ("'a b'", "a b"),
+        ("a=b", "a=b"),
+        ("", ""),
+        ("none", "none"),
+        ("[1, 2]", [1, 2]),
+        ("{hidden = [3]}", {"hidden": [3]}),
+        (".hidden", ".hidden"),
+        ("./data", "./data"),
+    ],
+)
+def test_values_of_settings(text: str, value: Any) -> None:
+    found = parse_settings([f"section.key={text}"])
+    assert found == {"section.key": value}
+    assert type(found["section.key"]) is type(value)
+
+
+def test_settings_come_in_order_and_the_last_counts() -> None:
+    pairs = ["run.rounds=3", "training.rate=1", "run.rounds=4", "partition.points=none"]
+    experiment = Experiment().changed(parse_settings(pairs))
+    assert experiment.run.rounds == 4
+    assert experiment.training.rate == 1.0 and isinstance(experiment.training.rate, float)
+    assert experiment.partition.points is None
+
+
+def test_settings_add_to_options() -> None:
+    experiment = small().changed(parse_settings(["options.fedsteer.ridge=1"]))
+    assert experiment.options["fedsteer"] == {"core_size": 3, "cycles": 1, "ridge": 1}
+    assert small().options["fedsteer"] == {"core_size": 3, "cycles": 1}, "the original is untouched"
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (["rounds"], "--set wants section.key=value, not 'rounds'"),
+        (["=3"], "--set wants section.key=value"),
+        (["rounds=3"], "unknown setting 'rounds'"),
+        (["run.round=3"], "did you mean 'run.rounds'"),
+        (["run.rounds=abc"], "run.rounds must be int, not 'abc'"),
+        (["run=3"], "run is a section, not a value"),
+        (["run.rounds=3", "run.rounds.more=4"], "run.rounds.more lies below a setting"),
+        (["seeds.x=3"], "seeds must be int"),
+    ],
+)
+def test_mistakes_in_settings(pairs: list[str], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        Experiment().changed(parse_settings(pairs))
+
+
+def test_entries() -> None:
+    experiment = small({"variants.mine": {"rule": "fedsteer", "ridge": 2.0, "preset": "practical"}})
+    plain = find_entry(experiment, "fedsteer")
+    assert (plain.label, plain.slug, plain.preset) == ("fedsteer", "fedsteer", "paper")
+    assert plain.options == {"core_size": 3, "cycles": 1}
+    assert find_entry(experiment, "fedsteer:paper") == plain
+    practical = find_entry(experiment, "fedsteer:practical")
+    assert (practical.label, practical.slug) == ("fedsteer (practical)", "fedsteer-practical")
+    full = find_entry(experiment, "full")
+    assert (full.label, full.rule, full.everybody) == ("full participation", "fedavg", True)
+    mine = find_entry(experiment, "mine")
+    assert (mine.label, mine.rule, mine.preset) == ("mine", "fedsteer", "practical")
+    assert mine.options == {"core_size": 3, "cycles": 1, "ridge": 2.0}
+    assert experiment.variants["mine"]["rule"] == "fedsteer", "the experiment is untouched"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fedster", "unknown rule 'fedster'; did you mean 'fedsteer'"),
+        ("ful", "did you mean 'full'"),
+        ("min", "did you mean 'mine'"),
+        ("fedsteer:papr", "unknown preset 'papr'; did you mean 'paper'"),
+        ("", "unknown rule ''"),
+        ("lost", "unknown rule 'fedlost'"),
+        ("hurried", "unknown preset 'fast'"),
+        ("mistaken", "unknown option of fedavg 'ridge'"),
+    ],
+)
+def test_mistakes_in_entries(text: str, words: str) -> None:
+    experiment = small(
+        {
+            "variants.mine": {"rule": "fedsteer"},
+            "variants.lost": {"rule": "fedlost"},
+            "variants.hurried": {"rule": "fedavg", "preset": "fast"},
+            "variants.mistaken": {"rule": "fedavg", "ridge": 1.0},
+        }
+    )
+    with pytest.raises(ConfigurationError, match=words):
+        find_entry(experiment, text).build(experiment, 0)
+
+
+def test_a_rule_is_told_what_the_experiment_knows() -> None:
+    experiment = small({"training.rate": 0.03, "participation.reported": "estimated"})
+    rule = find_entry(experiment, "scaffold").build(experiment, 7)
+    assert rule.options.local_rate == 0.03  # type: ignore[attr-defined]
+    assert rule.options.seed == 7
+    assert rule.options.probabilities == "intervals"
+    assert find_entry(experiment, "full").build(experiment, 0).options.probabilities == "known"
+
+
+def test_clients_in_tables_of_a_file_are_numbers() -> None:
+    table = {"rule": "fedsteer", "select": "frequent", "frequencies": {"3": 0.5, "11": 0.7}}
+    experiment = small({"variants.mine": table})
+    rule = find_entry(experiment, "mine").build(experiment, 0)
+    assert rule.options.frequencies == {3: 0.5, 11: 0.7}  # type: ignore[attr-defined]

@@ -1,0 +1,308 @@
+"""The round loop: every rule runs, meets the same draws, and leaves the same kind of rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.rules import RULES
+from fedsteer.simulate.experiment import Model
+from fedsteer.simulate.loop import Happened, Simulation
+from fedsteer.training import evaluate
+from tests.simulate.small import simulation, small
+from tests.simulate.test_world import participations
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "refresh all": {"rule": "fedsteer", "select": "online", "refresh_all_every": 2},
+    "reselect": {"rule": "fedsteer", "select": "online", "reselect_every": 2},
+    "random": {"rule": "fedsteer", "select": "random"},
+    "chosen": {"rule": "fedsteer", "core_set": [1, 4, 7]},
+    "frequent": {"rule": "fedsteer", "select": "frequent", "frequencies": {"1": 0.9, "2": 0.8}},
+    "two cycles": {"rule": "fedsteer", "cycles": 2},
+    "keeps its model": {"rule": "fedsteer", "reinitialise": False},
+    "clusters": {"rule": "cluster_fedvarp", "clusters": {str(c): c % 3 for c in range(12)}},
+    "visits": {"rule": "fedvarp", "probabilities": "visits"},
+    "bounded": {"rule": "fedavg", "norm_bound": 0.1},
+}
+ENTRIES = [*RULES, *(f"{name}:practical" for name in RULES), "full", *VARIANTS]
+every_entry = pytest.mark.parametrize("entry", ENTRIES)
+
+ALWAYS = {
+    "round",
+    "phase",
+    "training_round",
+    "active",
+    "fresh",
+    "refreshed",
+    "collected",
+    "dropped",
+    "bytes_up",
+    "bytes_down",
+    "delta_norm",
+    "bound_factor",
+    "variance",
+    "columns",
+    "weight_sum",
+    "server_bytes",
+}
+SOMETIMES = {"condition", "train_loss"}
+EVALUATED = {"accuracy", "loss", "class_accuracy", "group_accuracy", "client_accuracy"}
+OF_A_CLIENT = {
+    "round",
+    "client",
+    "event",
+    "weight",
+    "probability",
+    "norm",
+    "relative_error",
+    "cosine",
+    "staleness",
+    "loss",
+    "steps",
+}
+
+
+def with_variants(settings: dict[str, Any] | None = None) -> Any:
+    return small({f"variants.{name}": table for name, table in VARIANTS.items()} | (settings or {}))
+
+
+def played(entry: str, **settings: Any) -> tuple[Simulation, list[Happened]]:
+    made = simulation(with_variants({k.replace("__", "."): v for k, v in settings.items()}), entry)
+    return made, list(made.rounds())
+
+
+def assert_rows(made: Simulation, happenings: list[Happened]) -> None:
+    for number, happened in enumerate(happenings, start=1):
+        row = happened.row
+        assert row["round"] == number == happened.timing["round"]
+        assert row.keys() >= ALWAYS and row.keys() <= ALWAYS | SOMETIMES | EVALUATED
+        numbers = [v for k, v in row.items() if isinstance(v, float) and k != "condition"]
+        assert all(math.isfinite(value) for value in numbers), row
+        assert row["active"] == row["fresh"] + row["refreshed"]
+        assert row["collected"] == (row["active"] if row["phase"] == "warm-up" else 0)
+        assert row["active"] + row["dropped"] == len(happened.clients)
+        for client in happened.clients:
+            assert client.keys() == OF_A_CLIENT
+            assert math.isfinite(client["weight"]) and 0 < client["probability"] <= 1
+            assert client["norm"] > 0 and client["steps"] >= 1 and math.isfinite(client["loss"])
+    training = [h.row for h in happenings if h.row["phase"] == "train"]
+    assert [row["training_round"] for row in training] == list(range(1, 7))
+    assert ["accuracy" in row for row in training] == [False, True] * 3
+    assert torch.isfinite(made.model).all()
+
+
+@every_entry
+def test_every_rule_runs(entry: str) -> None:
+    made, happenings = played(entry)
+    assert_rows(made, happenings)
+    result = made.result()
+    assert result["rounds"] == 6 and result["warm_up_rounds"] == len(happenings) - 6
+    assert result["uploads"] == sum(h.row["active"] for h in happenings)
+    assert result["warm_up_uploads"] == sum(h.row["collected"] for h in happenings)
+    assert result["bytes_up"] == 4 * made.world.network.dim * result["uploads"]
+    assert result["accuracy"] == happenings[-1].row["accuracy"]
+    assert any(h.row["delta_norm"] > 0 for h in happenings)
+
+
+@pytest.mark.parametrize("entry", [*RULES, "full", "refresh all", "reselect", "two cycles"])
+def test_every_rule_runs_on_estimated_probabilities(entry: str) -> None:
+    made, happenings = played(entry, participation__reported="estimated")
+    assert_rows(made, happenings)
+
+
+@every_entry
+def test_everybody_meets_the_same_training_rounds(entry: str) -> None:
+    _, plain = played("fedavg")
+    made, happenings = played(entry)
+    training = [h for h in happenings if h.row["phase"] == "train"]
+    for ours, theirs in zip(training, plain, strict=True):
+        here = {c["client"] for c in ours.clients if c["event"] == "fresh"}
+        there = {c["client"] for c in theirs.clients}
+        assert here == (set(range(12)) if entry == "full" else there)
+    assert torch.equal(made.initial, simulation(with_variants()).initial)
+
+
+def test_the_first_round_trains_the_same_updates_whatever_came_before() -> None:
+    _, plain = played("fedavg")
+    _, steered = played("fedsteer")
+    first = next(h for h in steered if h.row["phase"] == "train")
+    assert first.row["round"] > 1
+    ours = {c["client"]: (c["loss"], c["norm"]) for c in first.clients}
+    theirs = {c["client"]: (c["loss"], c["norm"]) for c in plain[0].clients}
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("entry", ["fedsteer", "cluster_fedvarp", "two cycles"])
+def test_the_model_stands_still_in_a_warm_up_and_starts_anew(entry: str) -> None:
+    made = simulation(with_variants(), entry)
+    cycles = made.rule.options.cycles  # type: ignore[attr-defined]
+    answered: list[int] = []
+    moves = 0
+    while made.rule.phase(made.state) == "warm-up":
+        before = made.model.clone()
+        happened = made.round()
+        assert happened.row["phase"] == "warm-up" and happened.row["training_round"] == 0
+        assert all(c["event"] == "collect" for c in happened.clients)
+        assert not made.watched and "accuracy" not in happened.row
+        answered += [c["client"] for c in happened.clients]
+        if sorted(answered) == list(range(12)):
+            moves += 1
+            answered = []
+            assert moves == cycles or not torch.equal(made.model, before)
+        else:
+            assert torch.equal(made.model, before)
+    assert moves == cycles and not answered, "everybody is asked once a cycle"
+    assert torch.equal(made.model, made.initial)
+    assert made.trained == 0
+
+
+def test_a_rule_can_keep_the_model_of_its_warm_up() -> None:
+    made = simulation(with_variants(), "keeps its model")
+    while made.rule.phase(made.state) == "warm-up":
+        made.round()
+    assert not torch.equal(made.model, made.initial)
+
+
+@pytest.mark.parametrize("method", ["sgd", "momentum", "adam", "yogi"])
+@pytest.mark.parametrize("entry", ["fedavg", "fedsteer:practical", "fedawe"])
+def test_server_optimisers(method: str, entry: str) -> None:
+    made, happenings = played(entry, server__method=method, server__rate=0.05)
+    assert_rows(made, happenings)
+    if entry == "fedawe":  # it moves the model itself
+        plain, _ = played(entry)
+        assert torch.equal(plain.model, made.model)
+
+
+def test_sgd_moves_the_model_by_rate_times_delta() -> None:
+    made = simulation(small({"server.rate": 0.25}), "fedavg")
+    before = made.model.clone()
+    norm = made.round().row["delta_norm"]
+    assert float((made.model - before).norm()) == pytest.approx(0.25 * norm, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "markov", "diurnal", "trace", "everybody"])
+@pytest.mark.parametrize("entry", ["fedsteer", "fedsteer:practical", "mifa"])
+def test_every_kind_of_participation(kind: str, entry: str, tmp_path: Path) -> None:
+    made, happenings = played(
+        entry, participation__kind=kind, **_with_bars(participations(tmp_path)[kind])
+    )
+    assert_rows(made, happenings)
+
+
+def _with_bars(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace(".", "__"): value for key, value in settings.items()}
+
+
+def test_a_client_that_never_comes_is_named_before_the_warm_up(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{client},0,9\n" for client in range(12) if client != 5)
+    path.write_text("client,start,end\n" + rows)
+    settings = {"participation.kind": "trace", "participation.trace": str(path)}
+    with pytest.raises(ConfigurationError, match="client 5 never takes part"):
+        simulation(small(settings), "fedsteer")
+    assert len(list(simulation(small(settings), "fedsteer:practical").rounds())) == 6
+
+
+def test_the_records_tell_of_refreshes() -> None:
+    _, happenings = played("refresh all")
+    for happened in happenings:
+        row, events = happened.row, [c["event"] for c in happened.clients]
+        if row["training_round"] % 2 == 0:
+            assert row["active"] == 12 and row["refreshed"] == events.count("refresh") > 0
+        else:
+            assert row["refreshed"] == 0
+
+
+def test_watched_clients_have_coordinates_in_every_training_round() -> None:
+    made, _ = played("fedsteer", run__watch=[1, 5, 99, -1])
+    assert made.watch == [1, 5]
+    assert np.stack(made.watched).shape == (6, 2, 3)
+    assert not played("fedavg")[0].watched
+
+
+def test_the_evaluation_of_a_row_is_that_of_the_model() -> None:
+    made, happenings = played("fedvarp")
+    world = made.world
+    found = evaluate(world.network, made.model, world.test_images, world.test_labels, 4)
+    row = happenings[-1].row
+    assert row["accuracy"] == found.accuracy and row["loss"] == found.loss
+    assert row["class_accuracy"] == found.class_accuracy.tolist()
+    assert row["group_accuracy"]["rare"] == np.mean(row["class_accuracy"][2:])
+    own = world.holds / world.sizes[:, None] @ found.class_accuracy
+    assert row["client_accuracy"]["min"] == pytest.approx(own.min())
+    assert row["client_accuracy"]["mean"] == pytest.approx(own.mean())
+
+
+def test_bytes_of_control_variates_are_counted() -> None:
+    made, happenings = played("scaffold")
+    size = 4 * made.world.network.dim
+    first, last = happenings[0].row, happenings[-1].row
+    assert first["bytes_down"] == first["active"] * size, "all controls are still zero"
+    assert last["bytes_down"] > 2 * last["active"] * size
+
+
+@pytest.mark.parametrize("entry", [*RULES, "two cycles", "reselect"])
+@pytest.mark.parametrize("after", [1, 4])
+def test_a_packed_simulation_goes_on_exactly(entry: str, after: int) -> None:
+    whole, happenings = played(entry, server__method="adam", server__rate=0.05)
+    experiment = with_variants({"server.method": "adam", "server.rate": 0.05})
+    begun = simulation(experiment, entry)
+    for _ in range(after):
+        begun.round()
+    arrays, meta = begun.pack()
+    resumed = simulation(experiment, entry)
+    resumed.restore(arrays, meta)
+    rest = list(resumed.rounds())
+    assert torch.equal(resumed.model, whole.model)
+    assert [repr(h.row) for h in rest] == [repr(h.row) for h in happenings[after:]]
+    assert [repr(h.clients) for h in rest] == [repr(h.clients) for h in happenings[after:]]
+    assert resumed.result() == whole.result()
+
+
+def test_a_rate_that_explodes_is_refused_with_names() -> None:
+    made = simulation(small({"training.rate": 1e30}), "fedavg")
+    with pytest.raises(RoundRefused, match="sent a non-finite update"):
+        list(made.rounds())
+
+
+def test_the_practical_preset_drops_whoever_explodes() -> None:
+    made, happenings = played("fedavg:practical", training__rate=1e30)
+    assert all(h.row["active"] == 0 for h in happenings)
+    first = happenings[0]
+    assert first.row["dropped"] == len(first.clients) > 0
+    assert {c["event"] for c in first.clients} == {"dropped"}
+    assert torch.equal(made.model, made.initial)
+
+
+@pytest.mark.parametrize("entry", ["fedavg", "fedsteer:practical", "fedvarp"])
+def test_ten_thousand_clients(entry: str) -> None:
+    settings: dict[str, Any] = {
+        "partition.clients": 10_000,
+        "partition.replace": True,
+        "participation.weak": 0.005,
+        "participation.powerful": 0.015,
+        "run.rounds": 3,
+        "run.watch": [5, 9_999],
+        "run.evaluate_every": 3,
+    }
+    made = simulation(small(settings), entry)
+    happenings = list(made.rounds())
+    assert all(50 < h.row["active"] < 150 for h in happenings)
+    assert math.isfinite(happenings[-1].row["accuracy"])
+    if entry.startswith("fedsteer"):
+        an_update_each = 4 * 10_000 * made.world.network.dim
+        assert happenings[-1].row["server_bytes"] < an_update_each / 3
+
+
+def test_a_network_of_the_user() -> None:
+    own = Model("tests.training.own_networks:gated", {"width": 2})
+    made = simulation(replace(small({"run.threads": 1, "run.rounds": 2}), model=own))
+    assert made.world.engine.name == "sequential"
+    assert len(list(made.rounds())) == 2

@@ -1,0 +1,300 @@
+"""A run on disk: the same bytes every time, however often it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsteer
+from fedsteer.errors import ConfigurationError, DataError, FedsteerError
+from fedsteer.records import Run, read_checkpoint
+from fedsteer.rules import RULES
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.runner import CHECKPOINT, Interrupted, Progress, run_entry
+from tests.simulate.small import exact_files, killed, run_small, small
+
+KILLED = ("fedsteer", "fedvarp", "scaffold")
+
+
+@pytest.mark.parametrize("entry", [*RULES, "fedsteer:practical", "full"])
+def test_two_runs_are_the_same_to_the_bit(entry: str, tmp_path: Path) -> None:
+    run_small(tmp_path / "one", entry)
+    run_small(tmp_path / "other", entry)
+    assert exact_files(tmp_path / "one") == exact_files(tmp_path / "other")
+    run_small(tmp_path / "seed", entry, seed=1)
+    assert exact_files(tmp_path / "seed")["model"] != exact_files(tmp_path / "one")["model"]
+
+
+def test_how_often_checkpoints_are_taken_changes_nothing(tmp_path: Path) -> None:
+    run_small(tmp_path / "often", "fedsteer", run__checkpoint_every=1)
+    run_small(tmp_path / "never", "fedsteer", run__checkpoint_every=1000)
+    assert exact_files(tmp_path / "often") == exact_files(tmp_path / "never")
+
+
+def test_the_files_of_a_run(tmp_path: Path) -> None:
+    run = run_small(tmp_path / "run", "fedsteer")
+    assert sorted(path.name for path in run.folder.iterdir()) == [
+        "arrays.safetensors",
+        "checkpoint.safetensors",
+        "clients.jsonl",
+        "manifest.json",
+        "result.json",
+        "rounds.jsonl",
+        "timing.jsonl",
+    ]
+    manifest = run.manifest
+    assert manifest["version"] == fedsteer.__version__ and manifest["seed"] == 0
+    assert manifest["rule"] == {
+        "label": "fedsteer",
+        "name": "fedsteer",
+        "preset": "paper",
+        "options": {"core_size": 3, "cycles": 1},
+    }
+    assert manifest["experiment"]["run"]["rounds"] == 6
+    assert manifest["engine"] == {"name": "stacked", "device": "cpu", "threads": 1}
+    assert list(manifest["data"]["checksums"]) == ["made"]
+    assert manifest["clients"]["count"] == len(manifest["clients"]["probabilities"]) == 12
+    assert np.sum(manifest["clients"]["holds"]) == np.sum(manifest["clients"]["sizes"])
+    assert manifest["dim"] == len(read_checkpoint(run.folder / CHECKPOINT)[0]["model"])
+    assert len(run.rounds) == len(run.timing) == 6 + run.result["warm_up_rounds"]  # type: ignore[index]
+    assert len(run.clients) == run.result["uploads"]  # type: ignore[index]
+    assert run.arrays["coordinates"].shape == (6, 2, 3)
+    assert run.arrays["watched"].tolist() == [1, 5]
+
+
+def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:
+    """Run until Ctrl-C in round `number`."""
+    experiment = small(settings)
+
+    def watch(progress: Progress) -> None:
+        if progress.number == number:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run_entry(experiment, find_entry(experiment, entry), 0, folder, resume=True, watch=watch)
+
+
+@pytest.mark.parametrize("entry", KILLED)
+def test_a_polite_stop_after_every_round(entry: str, tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    whole = run_small(tmp_path / "whole", entry)
+    folder = tmp_path / "stopped"
+    for number in range(1, len(whole.rounds) + 1):
+        stop_at(folder, entry, number)
+        assert len(Run(folder).rounds) == number
+        assert not Run(folder).finished
+    run = run_small(folder, entry, resume=True)
+    assert exact_files(folder) == exact_files(whole.folder)
+    ours, theirs = dict(run.result or {}), dict(whole.result or {})
+    assert ours.pop("seconds") > 0 and theirs.pop("seconds") > 0
+    assert ours == theirs
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
+    experiment = small()
+
+    def watch(progress: Progress) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_entry(experiment, find_entry(experiment, "fedavg"), 0, tmp_path / "run", watch=watch)
+
+
+def test_a_run_in_a_thread_leaves_signals_alone(tmp_path: Path) -> None:
+    done: list[Run] = []
+    thread = threading.Thread(target=lambda: done.append(run_small(tmp_path / "run")))
+    thread.start()
+    thread.join()
+    assert done and done[0].finished
+
+
+def kill_until_finished(folder: Path, entry: str, seed: int, longest: float) -> int:
+    """SIGKILL again and again; later and later, so that there is an end."""
+    draw, kills = random.Random(seed), 0
+    while killed(folder, entry, draw.uniform(0, longest * 1.2**kills)):
+        kills += 1
+    return kills
+
+
+@pytest.mark.parametrize("entry", KILLED)
+def test_sigkill_at_any_moment(entry: str, tmp_path: Path) -> None:
+    run_small(tmp_path / "whole", entry)
+    kills = kill_until_finished(tmp_path / "killed", entry, seed=1, longest=0.15)
+    assert kills
+    assert exact_files(tmp_path / "killed") == exact_files(tmp_path / "whole")
+    assert not list((tmp_path / "killed").glob("*.new"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", KILLED)
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_sigkill_at_many_moments(entry: str, seed: int, tmp_path: Path) -> None:
+    run_small(tmp_path / "whole", entry)
+    kill_until_finished(tmp_path / "killed", entry, seed, longest=0.1)
+    assert exact_files(tmp_path / "killed") == exact_files(tmp_path / "whole")
+
+
+def test_what_was_written_after_the_checkpoint_is_cut_away(tmp_path: Path) -> None:
+    run_small(tmp_path / "whole", "fedsteer")
+    folder = tmp_path / "run"
+    stop_at(folder, "fedsteer", 5)
+    for name in ("rounds", "clients", "timing"):
+        with (folder / f"{name}.jsonl").open("a") as file:
+            file.write('{"round":6,"phase":"train"}\n{"round":7,"pha')
+    run_small(folder, "fedsteer", resume=True)
+    assert exact_files(folder) == exact_files(tmp_path / "whole")
+
+
+def test_an_attempt_without_a_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+    run_small(tmp_path / "whole")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    (folder / "rounds.jsonl").write_text('{"round":1}\n{"rou')
+    run_small(folder)
+    assert exact_files(folder) == exact_files(tmp_path / "whole")
+    assert Run(folder).manifest["seed"] == 0
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "inner").mkdir()
+    run_small(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine" and (tmp_path / "inner").is_dir()
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
+    run = run_small(tmp_path / "run")
+    before = {path: path.stat().st_mtime_ns for path in run.folder.iterdir()}
+    again = run_small(tmp_path / "run", resume=True)
+    assert again.result == run.result
+    assert {path: path.stat().st_mtime_ns for path in run.folder.iterdir()} == before
+    with pytest.raises(ConfigurationError, match="already holds this run; --resume"):
+        run_small(tmp_path / "run")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("entry", "seed", "settings", "words"),
+    [
+        ("fedvarp", 0, {}, "another rule"),
+        ("fedavg:practical", 0, {}, "another rule"),
+        ("full", 0, {}, "another rule"),
+        ("fedavg", 1, {}, "another seed"),
+        ("fedavg", 0, {"training__rate": 0.2}, "another experiment"),
+        ("fedavg", 0, {"run__rounds": 9}, "another experiment"),
+        ("fedavg", 0, {"options__fedavg": {"norm_bound": 2.0}}, "another rule"),
+        ("fedavg", 0, {"data__options__noise": 0.3}, "another experiment"),
+    ],
+)
+def test_another_run_is_refused(
+    finished: bool, entry: str, seed: int, settings: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    if finished:
+        run_small(folder)
+    else:
+        stop_at(folder, "fedavg", 2)
+    before = (folder / "rounds.jsonl").read_bytes()
+    for resume in (True, False):
+        with pytest.raises(ConfigurationError, match=words):
+            run_small(folder, entry, seed, resume=resume, **settings)
+    assert (folder / "rounds.jsonl").read_bytes() == before
+
+
+def test_what_says_nothing_about_the_numbers_may_differ(tmp_path: Path) -> None:
+    run_small(tmp_path / "whole")
+    stop_at(tmp_path / "run", "fedavg", 2)
+    run_small(
+        tmp_path / "run",
+        resume=True,
+        run__checkpoint_every=5,
+        run__baseline="fedvarp",
+        title="Another",
+        seeds=9,
+        rules=["fedavg", "mifa"],
+        options__mifa={"max_weight": 3.0},
+        variants__mine={"rule": "mifa"},
+    )
+    assert exact_files(tmp_path / "run") == exact_files(tmp_path / "whole")
+
+
+def test_long_numbers_do_not_prevent_resuming(tmp_path: Path) -> None:
+    """The manifest keeps nine digits; the same experiment is still the same."""
+    stop_at(tmp_path / "run", "fedavg", 2, **{"training.rate": 0.1234567890123})
+    run = run_small(tmp_path / "run", resume=True, training__rate=0.1234567890123)
+    assert run.finished
+
+
+def test_engine_and_threads_are_kept(tmp_path: Path) -> None:
+    run_small(tmp_path / "whole", run__engine="sequential", run__threads=2)
+    stop_at(tmp_path / "run", "fedavg", 2)
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    manifest["engine"]["name"] = "sequential"
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps(manifest))
+    chosen: list[str] = []
+    experiment = small()
+    run_entry(
+        experiment,
+        find_entry(experiment, "fedavg"),
+        0,
+        tmp_path / "run",
+        resume=True,
+        trackers=[lambda happened: chosen.append(happened.row["phase"])],
+    )
+    assert len(chosen) == 4
+    losses = [row["train_loss"] for row in Run(tmp_path / "run").rounds]
+    whole = [row["train_loss"] for row in Run(tmp_path / "whole").rounds]
+    np.testing.assert_allclose(losses, whole, rtol=1e-4)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "cut":
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_bytes(b"hello, this is not a checkpoint at all")
+    elif how == "field":
+        assert content.count(b"trained") == 1
+        path.write_bytes(content.replace(b"trained", b"trainee"))
+    elif how == "version":
+        assert rb"\"version\": 1" in content
+        path.write_bytes(content.replace(rb"\"version\": 1", rb"\"version\": 9"))
+    else:
+        assert how == "array" and b'"model"' in content
+        path.write_bytes(content.replace(b'"model"', b'"modem"'))
+
+
+@pytest.mark.parametrize("how", ["cut", "empty", "text", "field", "version", "array"])
+def test_a_damaged_checkpoint_is_refused(how: str, tmp_path: Path) -> None:
+    stop_at(tmp_path / "run", "fedavg", 3)
+    damage(tmp_path / "run" / CHECKPOINT, how)
+    with pytest.raises(FedsteerError, match="checkpoint") as caught:
+        run_small(tmp_path / "run", resume=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_records_shorter_than_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    stop_at(tmp_path / "run", "fedavg", 3)
+    (tmp_path / "run" / "rounds.jsonl").unlink()
+    with pytest.raises(DataError, match=r"rounds\.jsonl is shorter than its checkpoint says"):
+        run_small(tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_without_a_manifest_is_refused(tmp_path: Path) -> None:
+    stop_at(tmp_path / "run", "fedavg", 3)
+    (tmp_path / "run" / "manifest.json").unlink()
+    with pytest.raises(DataError, match=r"has a checkpoint but no manifest\.json"):
+        run_small(tmp_path / "run", resume=True)

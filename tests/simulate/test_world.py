@@ -1,0 +1,177 @@
+"""What no rule can change is a function of the seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.world import World, build_world
+from tests.simulate.small import small
+
+TRACE = "client,start,end\n" + "".join(
+    f"{client},{start},{start + 1 + client % 3}\n" for client in range(12) for start in (0, 4, 8)
+)
+
+
+def facts(world: World) -> dict[str, Any]:
+    return {
+        "points": [points.tolist() for points in world.partition.indices],
+        "present": [world.participation.present(t).tolist() for t in range(1, 9)],
+        "reported": None if world.reported is None else world.reported.tolist(),
+        "initial": world.network.initial(world.seed).tolist(),
+    }
+
+
+@pytest.mark.parametrize("reported", ["known", "estimated"])
+def test_same_seed_same_world(reported: str) -> None:
+    experiment = small({"participation.reported": reported})
+    one, other = build_world(experiment, 3), build_world(experiment, 3)
+    assert facts(one) == facts(other)
+    another = facts(build_world(experiment, 4))
+    assert all(another[name] != facts(one)[name] for name in ("points", "present", "initial"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "points", "replace"),
+    [
+        ("label-groups", 10, False),
+        ("label-groups", 10, True),
+        ("dirichlet", "none", False),
+        ("dirichlet", 10, True),
+        ("shards", 10, False),
+        ("shards", "none", False),
+        ("iid", 10, False),
+        ("iid", 10, True),
+    ],
+)
+def test_partitions(kind: str, points: Any, replace: bool) -> None:
+    settings = {"kind": kind, "points": points, "replace": replace, "alpha": 0.5}
+    world = build_world(small({f"partition.{key}": v for key, v in settings.items()}), 0)
+    assert world.clients == 12 and len(world.sizes) == 12
+    np.testing.assert_array_equal(world.holds.sum(axis=1), world.sizes)
+    points = np.concatenate(world.partition.indices)
+    assert replace or len(np.unique(points)) == len(points)
+    assert bool(world.label_groups) == (kind == "label-groups")
+
+
+def test_all_points_where_none_is_said() -> None:
+    settings = {"partition.kind": "iid", "partition.points": "none"}
+    assert build_world(small(settings), 0).sizes.sum() == 200
+    with pytest.raises(ConfigurationError, match=r"partition\.points must be a number"):
+        build_world(small({"partition.points": "none"}), 0)
+
+
+def participations(folder: Path) -> dict[str, dict[str, Any]]:
+    (folder / "trace.csv").write_text(TRACE)
+    return {
+        "groups": {},
+        "bernoulli": {"participation.probabilities": [0.1 + 0.05 * i for i in range(12)]},
+        "markov": {"participation.mean_on": 5},
+        "diurnal": {"participation.weak": 0.2, "participation.powerful": 0.4},
+        "trace": {
+            "participation.trace": str(folder / "trace.csv"),
+            "participation.round_seconds": 1,
+        },
+        "everybody": {},
+    }
+
+
+@pytest.mark.parametrize("kind", ["groups", "bernoulli", "markov", "diurnal", "trace", "everybody"])
+def test_participations(kind: str, tmp_path: Path) -> None:
+    settings = {"participation.kind": kind} | participations(tmp_path)[kind]
+    world = build_world(small(settings), 0)
+    assert world.participation.clients == 12
+    assert world.reported is not None and world.reported.shape == (12,)
+    # Later rounds first: presence is a function of the round alone.
+    late = [world.participation.present(t).tolist() for t in range(20, 0, -1)]
+    again = build_world(small(settings), 0).participation
+    assert [again.present(t).tolist() for t in range(1, 21)] == late[::-1]
+    if kind == "everybody":
+        assert all(clients == list(range(12)) for clients in late)
+    if kind == "bernoulli":
+        np.testing.assert_allclose(world.reported, [0.1 + 0.05 * i for i in range(12)])
+
+
+def test_a_trace_of_more_devices_is_sampled(tmp_path: Path) -> None:
+    settings = {"participation.kind": "trace"} | participations(tmp_path)["trace"]
+    world = build_world(small(settings | {"partition.clients": 4}), 0)
+    assert world.participation.clients == 4
+    with pytest.raises(ConfigurationError, match="13 clients cannot be drawn"):
+        build_world(small(settings | {"partition.clients": 13}), 0)
+
+
+def test_full_participation_keeps_everything_else() -> None:
+    experiment = small({"participation.reported": "estimated"})
+    world, full = build_world(experiment, 0), build_world(experiment, 0, everybody=True)
+    assert facts(world)["points"] == facts(full)["points"]
+    assert facts(world)["initial"] == facts(full)["initial"]
+    assert full.participation.present(1).tolist() == list(range(12))
+    assert full.reported is not None and full.reported.tolist() == [1.0] * 12
+
+
+def test_what_rules_are_told_of_the_probabilities() -> None:
+    known = build_world(small(), 0)
+    assert known.reported is not None
+    assert sorted(set(known.reported.tolist())) == [0.3, 0.7]
+    assert build_world(small({"participation.reported": "estimated"}), 0).reported is None
+    factor = build_world(
+        small({"participation.reported": "wrong", "participation.wrong_factor": 0.5}), 0
+    )
+    assert factor.reported is not None
+    np.testing.assert_allclose(factor.reported, known.reported / 2)
+    noisy = build_world(
+        small({"participation.reported": "wrong", "participation.wrong_noise": 0.5}), 0
+    )
+    assert noisy.reported is not None
+    assert len(set((noisy.reported / known.reported).round(9).tolist())) > 6
+    assert facts(noisy)["present"] == facts(known)["present"], "the truth stays"
+
+
+def test_the_test_set_is_cut_from_its_end() -> None:
+    whole, part = build_world(small(), 0), build_world(small({"run.test_share": 0.25}), 0)
+    assert len(whole.test_labels) == 200 and len(part.test_labels) == 50
+    assert torch.equal(whole.test_images[150:], part.test_images)
+    assert len(build_world(small({"run.test_share": 1e-9}), 0).test_labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"data.options": {"nois": 1}}, "did you mean 'noise'"),
+        ({"data.options": {"noise": "a"}}, "data.options.noise must be a number"),
+        ({"data.options": {"points": 10.5}}, "data.options.points must be a whole number"),
+        ({"data.options": {"points": [1]}}, "data.options.points must be a whole number"),
+        ({"data.name": "digits"}, "data.options are for the made-up data set only"),
+        ({"partition.kind": "label-group"}, "did you mean 'label-groups'"),
+        ({"partition.points": 1000}, "lower points"),
+        ({"participation.kind": "markow"}, "did you mean 'markov'"),
+        ({"participation.kind": "trace"}, "participation.trace must name a file"),
+        ({"participation.probabilities": [0.5]}, "has 1 entries for 12 clients"),
+        ({"participation.weak": 0.0}, r"probabilities must lie in \(0, 1\]"),
+        ({"participation.reported": "guessed"}, "'known', 'estimated' or 'wrong'"),
+        ({"participation.wrong_factor": 2.0}, "belong to the view 'wrong'"),
+        ({"run.device": "cuda:99"}, "there is no CUDA here|CUDA"),
+        ({"run.engine": "fast"}, "unknown engine 'fast'"),
+        ({"model.name": "mpl"}, "did you mean 'mlp'"),
+    ],
+)
+def test_mistakes(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        build_world(small(settings), 0)
+
+
+def test_a_data_set_that_is_not_there() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'digits'"):
+        build_world(Experiment().changed({"data.name": "digts"}), 0)
+
+
+def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
+    settings = {"participation.kind": "trace", "participation.trace": str(tmp_path / "no.csv")}
+    with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
+        build_world(small(settings), 0)

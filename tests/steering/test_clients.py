@@ -1,0 +1,175 @@
+"""Who there is and what each client weighs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsteer import ConfigurationError, RoundRefused
+from fedsteer.steering.clients import Clients, enrol_population, explain
+from fedsteer.steering.probability import Intervals, Known
+from fedsteer.steering.rounds import Active, Round, settle_arrays
+from tests.reference.population import Population
+from tests.rules.enrolled import SIZES, events
+
+DIM = 12
+
+
+def people(sizes: Any = None, source: Any = None) -> Clients:
+    return enrol_population(DIM, sizes, source or Known(), None)
+
+
+def visit(
+    clients: Clients, number: int, names: list[Any], *, weighs: bool = True, **given: Any
+) -> Active:
+    given.setdefault("probabilities", [0.5] * len(names))
+    cap = given.pop("max_weight", None)
+    round, faults = settle_arrays(
+        Round(number, names, np.ones((len(names), DIM)), **given), clients.dim
+    )
+    assert not (clients.inspect(round) | faults)
+    active = clients.activate(round, weighs=weighs, max_weight=cap)
+    clients.commit(active, training=True, norms=np.ones(len(names)))
+    return active
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_weights_equal_the_reference_while_clients_come_and_go(closed: bool, seed: int) -> None:
+    clients = people(SIZES if closed else None)
+    naive = Population(dict(enumerate(SIZES)) if closed else None)
+    for event in events(seed, rounds=60, closed=closed, refreshes=True):
+        if event.leaving:
+            clients.leave(event.leaving)
+            naive.leave(event.leaving)
+            continue
+        naive.begin(event.clients, event.probabilities, event.sizes, ignore=event.refresh)
+        active = visit(
+            clients,
+            event.number,
+            event.clients,
+            probabilities=event.probabilities,
+            sizes=event.sizes,
+            refresh=event.refresh,
+            max_weight=0.3,
+        )
+        assert active.total == pytest.approx(naive.total())
+        expected = [naive.weight(client) for client in event.clients]
+        np.testing.assert_allclose(active.shares, expected)
+        weights = [
+            0.0 if client in event.refresh else naive.active_weight(client, p, 0.3)
+            for client, p in zip(event.clients, event.probabilities, strict=True)
+        ]
+        np.testing.assert_allclose(active.weights, weights)
+        assert set(clients.members()) == set(naive.sizes)
+        for client, size in naive.sizes.items():
+            assert clients.sizes[clients.roster.find([client])][0] == size  # type: ignore[list-item]
+
+
+def test_open_population_estimates_its_size_from_the_first_round_on() -> None:
+    """E[sum_A n_i/p_i] = n: the first rounds weigh as much as the later ones."""
+    draw = np.random.default_rng(0)
+    chances, sizes = draw.uniform(0.05, 0.5, 200), draw.uniform(1, 9, 200)
+    firsts, lasts = [], []
+    for _ in range(40):
+        clients = people()
+        for number in range(1, 6):
+            there = np.flatnonzero(draw.random(200) < chances)
+            active = visit(
+                clients,
+                number,
+                there.tolist(),
+                probabilities=chances[there],
+                sizes=sizes[there],
+            )
+            if number == 1:
+                firsts.append(active.total)
+        lasts.append(active.total)
+    for found in (firsts, lasts):
+        error = np.std(found) / np.sqrt(len(found))
+        assert abs(np.mean(found) - sizes.sum()) < 4 * error
+    assert np.std(lasts) < np.std(firsts)
+
+
+def test_without_probabilities_an_open_population_is_whoever_was_seen() -> None:
+    clients = people()
+    assert visit(clients, 1, ["a", "b"], weighs=False, probabilities=None).shares.sum() == 1.0
+    active = visit(clients, 2, ["c"], weighs=False, probabilities=None, sizes=[2.0])
+    assert active.total == 4.0 and active.shares.tolist() == [0.5]
+
+
+def test_staleness_and_old_sizes() -> None:
+    clients = people([2.0, 3.0])
+    first = visit(clients, 2, [1, 0])
+    assert np.isnan(first.staleness).all() and first.old_sizes.tolist() == [3.0, 2.0]
+    later = visit(clients, 7, [0, "new"], sizes=[5.0, 1.0])
+    assert later.staleness[0] == 5 and np.isnan(later.staleness[1])
+    assert later.old_sizes.tolist() == [2.0, 0.0]
+    assert clients.total == 9.0 and clients.number == 7 and clients.rounds == 2
+
+
+def test_warm_up_rounds_count_no_participation() -> None:
+    clients = people([1.0, 1.0], Intervals(cap=50))
+    round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
+    active = clients.activate(round, weighs=True, max_weight=None)
+    clients.commit(active, training=False, norms=np.ones(1))
+    assert clients.rounds == 0 and clients.number == 1
+    assert not clients.source.count.values.any()  # type: ignore[attr-defined]
+
+
+def test_activate_writes_nothing() -> None:
+    clients = people([1.0])
+    round, _ = settle_arrays(Round(1, ["x", 0], np.ones((2, DIM)), [0.5, 0.5], [4.0, 1.0]), DIM)
+    clients.activate(round, weighs=True, max_weight=None)
+    assert clients.members() == [0] and clients.number == 0 and clients.total == 1.0
+
+
+def test_sizes_by_name_in_any_order() -> None:
+    clients = people({"b": 2.0, 5: 3.0, "a": 1.0, -1: 4.0})
+    for name, size in (("b", 2.0), (5, 3.0), ("a", 1.0), (-1, 4.0)):
+        assert clients.sizes[clients.roster.find([name])].tolist() == [size]
+    assert clients.total == 10.0 and clients.closed
+
+
+def test_strangers_are_named() -> None:
+    clients = people([1.0, 1.0])
+    round, _ = settle_arrays(Round(1, [0, "x", 7], np.ones((3, DIM)), [0.5] * 3), DIM)
+    faults = clients.inspect(round)
+    assert set(faults) == {1, 2}
+    assert explain(faults, round.clients).startswith("client 'x' is unknown: pass sizes")
+    assert "client 7 is unknown" in explain(faults, round.clients)
+    assert people().inspect(round) == {}
+
+
+def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> None:
+    clients = people([1.0, 2.0])
+    clients.leave([1])
+    round, _ = settle_arrays(Round(1, [1], np.ones((1, DIM)), [0.5]), DIM)
+    assert list(clients.inspect(round)) == [0]
+    visit(clients, 1, [1], sizes=[9.0])
+    assert clients.members() == [0, 1] and clients.total == 10.0
+
+
+@pytest.mark.parametrize("number", [5, 4, 0, -1])
+def test_round_numbers_rise(number: int) -> None:
+    clients = people([1.0])
+    visit(clients, 5, [0])
+    with pytest.raises(RoundRefused, match=f"{number} does not follow round 5"):
+        clients.inspect(Round(number, [0], np.ones((1, DIM))))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [1.0, 0.0], [1.0, -2.0], [np.nan], [np.inf], [[1.0, 2.0]], {}, {"a": 0.0}],
+    ids=str,
+)
+def test_impossible_sizes_are_refused(sizes: Any) -> None:
+    with pytest.raises(ConfigurationError, match="sizes must be"):
+        people(sizes)
+
+
+def test_impossible_dimension_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="dim must be at least 1"):
+        enrol_population(0, [1.0], Known(), None)

@@ -1,0 +1,166 @@
+"""Probability sources against the references that recount from round 1 at every question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsteer import ConfigurationError, Round, RoundRefused, make_rule
+from fedsteer.steering.probability import Intervals, Known, Sampled, Visits, probability_source
+from tests.reference.participation import NaiveIntervals, NaiveVisits
+
+N = 12
+
+
+def visits_of(seed: int, rounds: int, *, rare: bool) -> list[list[int]]:
+    draw = np.random.default_rng(seed)
+    chances = draw.uniform(0.005, 0.05, N) if rare else draw.uniform(0.05, 0.9, N)
+    return [np.flatnonzero(draw.random(N) < chances).tolist() for _ in range(rounds)]
+
+
+def closed(source: Any) -> Any:
+    source.join(np.arange(N), 0)
+    return source
+
+
+PAIRS = [
+    (lambda: Visits(), lambda: NaiveVisits()),
+    *((lambda c=cap: Intervals(cap=c), lambda c=cap: NaiveIntervals(c)) for cap in (1, 3, 50)),
+]
+
+
+@pytest.mark.parametrize("rare", [False, True])
+@pytest.mark.parametrize("pair", PAIRS, ids=["visits", "cap 1", "cap 3", "cap 50"])
+def test_closed_population_equals_the_reference(pair: Any, rare: bool) -> None:
+    """Rare clients stay away for several caps; what happened meanwhile is worked out lazily."""
+    source, naive = closed(pair[0]()), pair[1]()
+    for number, active in enumerate(visits_of(1, 200, rare=rare), start=1):
+        slots = np.array(active, np.int64)
+        found = source.inverse(slots, number, None)
+        np.testing.assert_allclose(found, naive.step(number, active), rtol=1e-12)
+        source.observe(slots, number)
+
+
+@pytest.mark.parametrize("absence", [4, 5, 9, 10, 11, 1_003])
+def test_the_cap_ends_intervals_during_a_long_absence(absence: int) -> None:
+    source, naive = closed(Intervals(cap=5)), NaiveIntervals(5)
+    slot = np.array([3])
+    for number in (2, 2 + absence, 3 + absence):
+        assert source.inverse(slot, number, None)[0] == pytest.approx(naive.step(number, [3])[0])
+        source.observe(slot, number)
+    assert source.inverse(slot, 4 + absence, None)[0] <= 5
+
+
+def test_asking_changes_nothing() -> None:
+    source = closed(Intervals(cap=3))
+    slot = np.array([0])
+    asked = [source.inverse(slot, number, None)[0] for number in (20, 5, 20)]
+    assert asked[0] == asked[2] and not source.count.values.any()
+
+
+@pytest.mark.parametrize("kind", [Visits, Intervals])
+def test_first_weight_of_a_newcomer_is_one(kind: type) -> None:
+    source = kind()
+    newcomer = np.array([40])
+    assert source.inverse(newcomer, 700, None).tolist() == [1.0]
+
+
+def test_a_late_newcomer_is_not_inflated_by_the_rounds_before_it_came() -> None:
+    """Joins in round 700 and comes every second round: 1/p is 2, not hundreds."""
+    for source in (Visits(), Intervals(cap=50)):
+        slot = np.array([2])
+        source.inverse(slot, 700, None)
+        source.join(slot, 700)
+        source.observe(slot, 700)
+        for number in range(702, 760, 2):
+            weight = source.inverse(slot, number, None)[0]
+            assert 1.0 <= weight <= 2.0
+            source.observe(slot, number)
+        assert source.inverse(slot, 760, None)[0] == pytest.approx(2.0, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", ["visits", "intervals"])
+def test_open_population_through_a_rule(kind: str) -> None:
+    """The weight of a newcomer in round 300 is that of a first visit, whatever went before."""
+    rule = make_rule("fedavg", probabilities=kind)
+    state = rule.init(2)
+    for number in range(1, 300):
+        state = rule.step(state, Round(number, ["old"], np.ones((1, 2)))).state
+    step = rule.step(state, Round(300, ["old", "late"], np.ones((2, 2))))
+    assert step.diagnostics.probabilities.tolist() == [1.0, 1.0]
+    later = rule.step(step.state, Round(303, ["late"], np.ones((1, 2))))
+    assert later.diagnostics.probabilities[0] == (1.0 if kind == "intervals" else 0.5)
+    third = rule.step(later.state, Round(306, ["late"], np.ones((1, 2))))
+    assert third.diagnostics.probabilities[0] == pytest.approx(
+        1 / 3 if kind == "intervals" else 3 / 7
+    )
+
+
+@pytest.mark.parametrize("kind", [Visits, Intervals])
+def test_whoever_left_comes_back_as_a_newcomer(kind: type) -> None:
+    source = closed(kind())
+    slot = np.array([1])
+    for number in (10, 20, 30):
+        source.observe(slot, number)
+    assert source.inverse(slot, 40, None)[0] > 5
+    source.forget(slot)
+    assert source.inverse(slot, 41, None).tolist() == [1.0]
+    source.join(slot, 41)
+    source.observe(slot, 41)
+    assert source.inverse(slot, 42, None)[0] == 1.0
+
+
+@pytest.mark.parametrize("kind", [Visits, Intervals])
+def test_restart_counts_from_there(kind: type) -> None:
+    """After a warm-up of 100 rounds the estimates are those of a fresh start, 100 rounds later."""
+    late, fresh = closed(kind()), closed(kind())
+    late.inverse(np.arange(N), 60, None)
+    late.restart(100)
+    for number, active in enumerate(visits_of(2, 80, rare=False), start=1):
+        slots = np.array(active, np.int64)
+        np.testing.assert_array_equal(
+            late.inverse(slots, 100 + number, None), fresh.inverse(slots, number, None)
+        )
+        late.observe(slots, 100 + number)
+        fresh.observe(slots, number)
+
+
+def test_restart_leaves_strangers_strangers() -> None:
+    source = closed(Visits())
+    source.forget(np.array([4]))
+    source.restart(10)
+    assert source.inverse(np.array([4, 5]), 15, None).tolist() == [1.0, 5.0]
+
+
+def test_known_and_sampled() -> None:
+    slots = np.array([0, 1])
+    assert Known().inverse(slots, 3, np.array([0.5, 1.0])).tolist() == [2.0, 1.0]
+    with pytest.raises(RoundRefused, match="pass probabilities"):
+        Known().inverse(slots, 3, None)
+    assert Sampled(0.25).inverse(slots, 3, np.array([0.5, 1.0])).tolist() == [4.0, 4.0]
+
+
+def test_bias_of_the_cap_is_the_one_that_is_documented() -> None:
+    """E[interval] with cap 50 is (1 - (1-p)^50) / p: .87 of 1/p at p = .04, .18 at .004."""
+    for p, share in ((0.04, 0.87), (0.004, 0.18)):
+        assert (1 - (1 - p) ** 50) == pytest.approx(share, abs=0.005)
+        draw = np.random.default_rng(3)
+        source = Intervals(cap=50)
+        slots = np.arange(4000)
+        source.join(slots, 0)
+        for number in range(1, 600):
+            source.observe(slots[draw.random(4000) < p], number)
+        mean = source.inverse(slots, 600, None).mean() * p
+        assert mean == pytest.approx(share, abs=0.03)
+
+
+def test_source_by_name() -> None:
+    assert isinstance(probability_source("known"), Known)
+    assert isinstance(probability_source("visits"), Visits)
+    assert probability_source("intervals", 7).cap == 7  # type: ignore[attr-defined]
+    assert probability_source(0.3) == Sampled(0.3)
+    for wrong in (0.0, 1.5, -1.0):
+        with pytest.raises(ConfigurationError):
+            probability_source(wrong)

@@ -1,0 +1,214 @@
+"""The subspace keeps what it knows when columns change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer.steering import subspace as module
+from fedsteer.steering.kernels import kernels_for
+from fedsteer.steering.ridge import pseudo_inverse
+from fedsteer.steering.subspace import Subspace
+
+DIM, K, N = 15, 3, 8
+
+
+def renewed(space: Subspace, updates: Any, refreshed: Any = (), installed: Any = ()) -> None:
+    """One round in which all `updates` are in hand, as a rule would hand it over."""
+    kernels = kernels_for(updates)
+    positions = np.arange(len(updates))
+    result = kernels.one_pass(
+        updates, np.zeros(len(updates)), space.rows, np.zeros(K), gram_of=positions
+    )
+    space.renew(result, positions, list(refreshed), list(installed), updates, None)
+
+
+def filled(draw: Any, magnitude: str = "fixed", basis: str = "unit") -> Subspace:
+    space = Subspace.of([None] * K, basis=basis, magnitude=magnitude)
+    columns = draw.standard_normal((K, DIM)) * draw.uniform(0.5, 3, (K, 1))
+    renewed(space, columns, installed=[(j, j, f"first-{j}") for j in range(K)])
+    coordinates = draw.standard_normal((N, K))
+    space.write(np.arange(N), coordinates)
+    space.total = np.arange(1, N + 1) @ coordinates
+    return space
+
+
+def estimates(space: Subspace) -> Any:
+    return space.estimates(np.arange(N), np.zeros((0, DIM)))
+
+
+@pytest.mark.parametrize("magnitude", ["fixed", "follow"])
+def test_filling_vacant_columns_sets_owners_and_gram(magnitude: str) -> None:
+    space = filled(np.random.default_rng(0), magnitude)
+    assert space.owners == ["first-0", "first-1", "first-2"]
+    assert not len(space.maps)
+    np.testing.assert_allclose(space.gram, space.rows @ space.rows.T)
+
+
+@pytest.mark.parametrize("magnitude", ["fixed", "follow"])
+@pytest.mark.parametrize("basis", ["unit", "mean"])
+def test_a_change_of_basis_keeps_estimates_inside_the_common_span(
+    magnitude: str, basis: str
+) -> None:
+    """The new column lies in the old span, so both bases span the same and nothing may move."""
+    if (magnitude, basis) == ("follow", "mean"):
+        pytest.skip("not offered")
+    draw = np.random.default_rng(1)
+    space = filled(draw, magnitude, basis)
+    before = estimates(space)
+    mixed = draw.uniform(1, 2, (1, K)) @ space.rows
+    renewed(space, mixed, installed=[(1, 0, "newcomer")])
+    np.testing.assert_allclose(estimates(space), before, rtol=0, atol=1e-10)
+    assert space.owners[1] == "newcomer" and len(space.maps) == 1
+    np.testing.assert_allclose(space.gram, space.rows @ space.rows.T, atol=1e-10)
+
+
+def test_only_what_lies_in_both_spans_is_kept_elsewhere() -> None:
+    """An estimate in the span of the columns that stay is unchanged; others are projected."""
+    draw = np.random.default_rng(2)
+    space = filled(draw)
+    coordinates = space.read(np.arange(N))
+    coordinates[:4, 2] = 0.0
+    space.write(np.arange(N), coordinates)
+    before, old = estimates(space), space.rows.copy()
+    renewed(space, draw.standard_normal((1, DIM)), installed=[(2, 0, "newcomer")])
+    np.testing.assert_allclose(estimates(space)[:4], before[:4], rtol=0, atol=1e-10)
+    onto = np.linalg.pinv(space.rows) @ space.rows
+    np.testing.assert_allclose(estimates(space), before @ onto, rtol=0, atol=1e-10)
+    assert not np.allclose(space.rows, old)
+
+
+def test_a_swap_maps_from_the_refreshed_columns() -> None:
+    """Coordinates refer to the columns this round ends with, before the swap."""
+    draw = np.random.default_rng(3)
+    space = filled(draw)
+    other = filled(np.random.default_rng(3))
+    updates = draw.standard_normal((2, DIM))
+    renewed(other, updates[:1], refreshed=[(0, 0)])
+    steered = estimates(other)
+    renewed(space, updates, refreshed=[(0, 0)], installed=[(2, 1, "newcomer")])
+    onto = np.linalg.pinv(space.rows) @ space.rows
+    np.testing.assert_allclose(estimates(space), steered @ onto, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("magnitude", ["fixed", "follow"])
+def test_lazy_maps_equal_eager_mapping(magnitude: str) -> None:
+    """More swaps than are kept pending; clients are read and written at different times."""
+    swaps = 2 * module.PENDING + 7
+    draw = np.random.default_rng(4)
+    space = filled(draw, magnitude)
+    eager = space.read(np.arange(N))
+    sizes = np.arange(1, N + 1)
+
+    def scaled() -> Any:
+        columns = space.rows.T
+        return columns / np.linalg.norm(columns, axis=0) if magnitude == "fixed" else columns
+
+    for number in range(swaps):
+        before = scaled().copy()
+        column = int(draw.integers(K))
+        # Close to what it replaces, so that 135 projections do not shrink everything to nothing.
+        update = space.rows[column : column + 1] + 0.1 * draw.standard_normal((1, DIM))
+        renewed(space, update, installed=[(column, 0, f"swap-{number}")])
+        after = scaled()
+        eager = eager @ (pseudo_inverse(after.T @ after) @ after.T @ before).T
+        if number % 10 == 0:
+            slots = draw.choice(N, 2, replace=False)
+            np.testing.assert_allclose(space.read(slots), eager[slots], rtol=0, atol=1e-9)
+            eager[slots] = draw.standard_normal((2, K))
+            space.total = space.total + sizes[slots] @ (eager[slots] - space.read(slots))
+            space.write(slots, eager[slots])
+        assert len(space.maps) < module.PENDING
+    assert np.abs(eager).max() > 0.1
+    np.testing.assert_allclose(space.read(np.arange(N)), eager, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(space.total, sizes @ eager, rtol=0, atol=1e-8)
+
+
+def test_a_newcomer_after_a_swap_starts_at_zero() -> None:
+    draw = np.random.default_rng(5)
+    space = filled(draw)
+    renewed(space, draw.standard_normal((1, DIM)), installed=[(0, 0, "newcomer")])
+    assert not space.read(np.array([N, 1000])).any()
+    space.write(np.array([N + 20]), np.ones((1, K)))
+    np.testing.assert_array_equal(space.read(np.array([N + 20])), np.ones((1, K)))
+    assert not space.read(np.array([N + 3])).any()
+
+
+@pytest.mark.parametrize("keep_owner", [True, False])
+def test_vacate(keep_owner: bool) -> None:
+    draw = np.random.default_rng(6)
+    space = filled(draw)
+    coordinates, total = space.read(np.arange(N)), space.total.copy()
+    space.vacate(1, keep_owner=keep_owner)
+    assert space.owners[1] == ("first-1" if keep_owner else None)
+    assert space.present.tolist() == [1.0, 0.0, 1.0]
+    assert not space.rows[1].any() and not space.gram[1].any() and not space.gram[:, 1].any()
+    coordinates[:, 1] = total[1] = 0.0
+    np.testing.assert_array_equal(space.read(np.arange(N)), coordinates)
+    np.testing.assert_array_equal(space.total, total)
+    # The next owner finds nobody's coordinate on its column.
+    renewed(space, draw.standard_normal((1, DIM)), installed=[(1, 0, "next")])
+    np.testing.assert_allclose(space.read(np.arange(N)), coordinates, rtol=0, atol=1e-12)
+
+
+def test_vacating_before_anything_was_seen() -> None:
+    space = Subspace.of([4, 5], basis="unit", magnitude="fixed")
+    space.vacate(0, keep_owner=True)
+    assert space.owners == [4, 5] and space.rows is None
+    assert not space.estimates(np.array([0, 1]), np.zeros((0, DIM), np.float32)).any()
+
+
+CACHES = [("float16", np), ("float16", torch), ("bfloat16", torch)]
+
+
+@pytest.mark.parametrize(("cache", "library"), CACHES)
+def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
+    cache: str, library: Any
+) -> None:
+    draw = np.random.default_rng(7)
+
+    def beside(values: Any) -> Any:
+        return np.float32(values) if library is np else torch.tensor(values, dtype=torch.float32)
+
+    space = Subspace.of([0, 1, None], basis="unit", magnitude="fixed")
+    for number in range(6):
+        updates = beside(draw.standard_normal((3, DIM)))
+        positions = np.arange(3)
+        kernels = kernels_for(updates)
+        result = kernels.one_pass(updates, np.zeros(3), space.rows, np.zeros(K), gram_of=positions)
+        installed = [(2, 2, f"client-{number}")] if number % 2 else []
+        refreshed = [(number % 2, 0)]
+        space.renew(result, positions, refreshed, installed, updates, cache)
+        assert kernels.dtype_name(space.rows) == cache
+        rounded = np.array(space.rows.tolist(), np.float64)
+        np.testing.assert_allclose(space.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
+        # The difference to the exact columns is far above that tolerance.
+        exact = np.array(updates[0].tolist(), np.float64)
+        assert abs(exact @ exact - space.gram[number % 2, number % 2]) > 1e-9
+
+
+@pytest.mark.parametrize(("cache", "library"), CACHES)
+def test_loaded_columns_are_rounded_too(cache: str, library: Any) -> None:
+    draw = np.random.default_rng(8)
+    rows = draw.standard_normal((9, DIM))
+    given = rows.astype(np.float32) if library is np else torch.tensor(rows, dtype=torch.float32)
+    space = Subspace.of([7, 2, 4], basis="unit", magnitude="fixed")
+    space.load(given, np.array([7, 2, 4]), cache)
+    rounded = np.array(space.rows.tolist(), np.float64)
+    np.testing.assert_allclose(rounded, rows[[7, 2, 4]], rtol=1e-2)
+    np.testing.assert_allclose(space.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
+
+
+def test_scales() -> None:
+    space = filled(np.random.default_rng(9))
+    lengths = np.linalg.norm(space.rows, axis=1)
+    np.testing.assert_allclose(space.solve_scale, 1 / lengths)
+    np.testing.assert_allclose(space.estimate_scale, 1 / lengths)
+    np.testing.assert_allclose(np.diag(space.scaled_gram(space.solve_scale)), 1.0)
+    space.magnitude = "follow"
+    np.testing.assert_array_equal(space.estimate_scale, np.ones(K))
+    space.basis = "mean"
+    np.testing.assert_allclose(space.solve_scale, 1 / K)

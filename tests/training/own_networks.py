@@ -1,0 +1,63 @@
+"""Networks as a user would bring them, named by import path."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+Shape = tuple[int, int, int]
+
+
+class Gated(nn.Module):
+    """Not a Sequential, a parameter of its own, group norm, a branch."""
+
+    def __init__(self, shape: Shape, classes: int, width: int) -> None:
+        super().__init__()
+        self.inside = nn.Conv2d(shape[0], width, 3, padding=1)
+        self.norm = nn.GroupNorm(2, width)
+        self.gate = nn.Parameter(torch.full((width, 1, 1), 0.5))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.tanh(self.norm(self.inside(images))) * self.gate
+        logits: Tensor = self.head(hidden.mean(dim=(2, 3)))
+        return logits
+
+
+def gated(shape: Shape, classes: int, width: int = 4) -> nn.Module:
+    return Gated(shape, classes, width)
+
+
+class Picky(nn.Module):
+    """Raises for a batch in which a pixel is above 5."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(shape[0] * shape[1] * shape[2], classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if bool((images > 5).any()):
+            raise ZeroDivisionError("a pixel is above 5")
+        logits: Tensor = self.head(images.flatten(1))
+        return logits
+
+
+def picky(shape: Shape, classes: int) -> nn.Module:
+    return Picky(shape, classes)
+
+
+def with_running_statistics(shape: Shape, classes: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(classes)
+    )
+
+
+def without_parameters(shape: Shape, classes: int) -> nn.Module:
+    return nn.Flatten()
+
+
+def not_a_module(shape: Shape, classes: int) -> int:
+    return 3
+
+
+NOT_A_FACTORY = 3

@@ -1,0 +1,46 @@
+"""Accuracy and loss against a loop over points."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer.training import Evaluation, evaluate, make_network
+from fedsteer.training.evaluate import CHUNK
+
+
+@pytest.mark.parametrize("count", [1, 50, CHUNK, CHUNK + 1])
+def test_against_a_loop_over_points(count: int) -> None:
+    network = make_network("mlp", (1, 3, 3), 4, {"hidden": [6]})
+    model = 3 * network.initial(0)
+    draw = torch.Generator().manual_seed(count)
+    images = torch.randn((count, 1, 3, 3), generator=draw)
+    labels = torch.randint(0, 3, (count,), generator=draw)  # class 3 has no test points
+    found = evaluate(network, model, images, labels, 4)
+
+    right, seen, loss = [0] * 4, [0] * 4, 0.0
+    outputs = network.logits(model, images).double().tolist()
+    for output, label in zip(outputs, labels.tolist(), strict=True):
+        largest = max(output)
+        loss += math.log(sum(math.exp(o - largest) for o in output)) + largest - output[label]
+        right[label] += output.index(largest) == label
+        seen[label] += 1
+    assert found.accuracy == pytest.approx(sum(right) / count)
+    assert found.loss == pytest.approx(loss / count, rel=1e-4)
+    expected = [r / s if s else math.nan for r, s in zip(right, seen, strict=True)]
+    np.testing.assert_allclose(found.class_accuracy, expected)
+
+
+def test_groups_and_clients_by_hand() -> None:
+    found = Evaluation(0.5, 1.0, np.array([1.0, 0.5, 0.0, np.nan]))
+    groups = found.group_accuracy({"common": [0, 1], "rare": [2, 3], "nobody": [3]})
+    assert groups["common"] == 0.75 and groups["rare"] == 0.0 and math.isnan(groups["nobody"])
+
+    holds = np.array([[4, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 9, 0]], float)
+    own = [1.0, 0.75, 0.25, 0.0]
+    assert found.client_accuracy(holds) == pytest.approx(
+        {"mean": 0.5, "std": np.std(own), "p10": np.percentile(own, 10), "min": 0.0}
+    )
