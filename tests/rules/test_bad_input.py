@@ -207,7 +207,8 @@ def test_when_everybody_is_dropped_it_is_a_round_with_nobody(
     other = played.copy()
     good = good_round(played)
     spoilt = convert(np.full((3, DIM), np.nan))
-    bad = replace(good, updates=list(spoilt) if as_list else spoilt, model=convert(played.model))
+    short = [convert(np.ones(DIM - 1))] * 3
+    bad = replace(good, updates=short if as_list else spoilt, model=convert(played.model))
     nobody = replace(bad, clients=[], updates=[], probabilities=[], steps=[])
     step = played.rule.step(played.state, bad)
     expected = other.rule.step(other.state, nobody)

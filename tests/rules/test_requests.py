@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer import make_rule
+from fedsteer import Round, make_rule
 from tests.reference.fedawe import NaiveFedAWE
 from tests.reference.scaffold import NaiveScaffold
 from tests.rules.enrolled import CORE, DIM, ENROLLED, SIZES, as_round, events, start
@@ -55,6 +55,25 @@ def test_scaffold_sends_the_controls() -> None:
             np.testing.assert_allclose(control, naive.client_control(client), atol=1e-10)
             sent += client in asked.each
     assert sent > 40
+
+
+def test_scaffold_forgets_the_control_of_whoever_left() -> None:
+    rule = make_rule("scaffold")
+    state, draw = rule.init(DIM, SIZES), np.random.default_rng(0)
+
+    def visit(state: Any, number: int, client: Any, sizes: Any = None) -> Any:
+        update = draw.standard_normal((1, DIM))
+        return rule.step(state, Round(number, [client], update, None, sizes, [2])).state
+
+    state = visit(visit(state, 1, 3), 2, 4)
+    assert set(rule.plan(state, 3, [3, 4]).each) == {3, 4}
+    state = rule.leave(state, [3])
+    assert set(rule.plan(state, 3, [3, 4]).each) == {4}
+    control = state.memory.own.control.copy()
+    draw = np.random.default_rng(1)
+    back = rule.plan(visit(state, 3, 3, [5.0]), 4, [3]).each[3]["control"]
+    update = np.random.default_rng(1).standard_normal(DIM)
+    np.testing.assert_allclose(back, update / (2 * 0.1) - control, atol=1e-12)
 
 
 def test_fedawe_sends_the_model_each_client_goes_on_from() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -111,4 +110,3 @@ def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
 
 def _go_on(folder: Path, entry: str, settings: dict[str, Any]) -> None:
     run_small(folder, entry, resume=True, **settings)
-    sys.stdout.flush()

@@ -46,12 +46,6 @@ def picky(shape: Shape, classes: int) -> nn.Module:
     return Picky(shape, classes)
 
 
-def with_running_statistics(shape: Shape, classes: int) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(shape[0], 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.LazyLinear(classes)
-    )
-
-
 def without_parameters(shape: Shape, classes: int) -> nn.Module:
     return nn.Flatten()
 

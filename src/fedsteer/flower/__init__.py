@@ -28,6 +28,7 @@ from fedsteer.flower.strategy import RuleStrategy
 
 __all__ = [
     "MIFA",
+    "STRATEGIES",
     "ClusterFedVARP",
     "FedAWE",
     "FedAvg",

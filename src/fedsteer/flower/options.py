@@ -139,7 +139,12 @@ def _value(key: str, value: Any, entry: Field[Any]) -> Any:
             ) from None
     if "tuple" in kind:
         parts = [part.strip() for part in str(value).split(",") if part.strip()]
-        return tuple(int(part) if "int, int" in kind else part for part in parts)
+        if "int, int" not in kind:
+            return tuple(parts)
+        try:
+            return tuple(int(part) for part in parts)
+        except ValueError:
+            raise ConfigurationError(f"{key} must be whole numbers, not {value!r}") from None
     if "bool" in kind:
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"

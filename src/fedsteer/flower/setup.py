@@ -58,8 +58,8 @@ def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: A
 
     An option that is new in this release is in no older checkpoint and has its default.
     """
-    for key in was.keys() & now.keys():
-        if was[key] != now[key]:
+    for key in now:
+        if key in was and was[key] != now[key]:
             which = "other arrays" if key == "arrays" else f"{key} = {was[key]}"
             instead = "" if key == "arrays" else f", not {now[key]}"
             raise ConfigurationError(

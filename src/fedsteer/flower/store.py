@@ -48,7 +48,7 @@ class RunStore:
 
     def load(self, patience: float = 30.0) -> tuple[Arrays, dict[str, Any]] | None:
         """The last checkpoint; record files are cut back to where they were then."""
-        if self.folder is None:
+        if self.folder is None or self._records is not None:
             return None
         self._claim(patience)
         if not (self.folder / CHECKPOINT).exists():
@@ -143,6 +143,15 @@ class RunStore:
         if self._records is not None:
             result = {"finished": True} | self.last | dict(totals) | {"seconds": self.seconds}
             self._records.finish(result)
+
+    def close(self) -> None:
+        """Let go of the files; `load` takes them up again."""
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
         """The whole row that begins at this offset, and where it ends; nothing if it is torn."""

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.identity import Identities
 from fedsteer.flower.layout import averaged
+from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
 from fedsteer.flower.options import divide, from_run_config
@@ -37,7 +38,6 @@ from fedsteer.steering.state import State, pack_states, unpack_states
 
 log = getLogger("flwr").log
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class RuleStrategy(Strategy):
@@ -213,48 +213,23 @@ class RuleStrategy(Strategy):
     ) -> Result:
         """As Flower's, but going on from the last finished round where there is a checkpoint."""
         self._driven, self._timeout = True, timeout
-        train_config = ConfigRecord() if train_config is None else train_config
-        evaluate_config = ConfigRecord() if evaluate_config is None else evaluate_config
-        self._adopt(initial_arrays)
-        self.summary()
-        result = Result()
-        arrays = result.arrays = self.model.record()
-
-        def evaluate(number: int) -> None:
-            messages = list(self.configure_evaluate(number, arrays, evaluate_config, grid))
-            replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
-            found = self.aggregate_evaluate(number, replies)
-            if found is not None:
-                log(INFO, "\t└──> evaluation by clients: %s", found)
-                result.evaluate_metrics_clientapp[number] = found
-            if evaluate_fn is not None and (found := evaluate_fn(number, arrays)) is not None:
-                log(INFO, "\t└──> evaluation by the server: %s", found)
-                result.evaluate_metrics_serverapp[number] = found
-                self.store.evaluated(found, "server")
-            self.store.close_round()
-
-        if self.number < num_rounds:
-            self._await_registration(grid)
-            self.store.reopen()
-        if self.number:
-            log(INFO, "fedsteer: going on after round %s from %s", self.number, self.options.folder)
-            if self.store.pending is not None:
-                evaluate(self.number)
-        elif evaluate_fn is not None and (found := evaluate_fn(0, arrays)) is not None:
-            log(INFO, "\t└──> evaluation by the server: %s", found)
-            result.evaluate_metrics_serverapp[0] = found
-        for number in range(self.number + 1, num_rounds + 1):
-            log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            messages = list(self.configure_train(number, arrays, train_config, grid))
-            replies = grid.send_and_receive(messages, timeout=timeout) if messages else []
-            moved, metrics = self.aggregate_train(number, replies)
-            arrays = result.arrays = moved if moved is not None else arrays
-            if metrics is not None:
-                log(INFO, "\t└──> training: %s", metrics)
-                result.train_metrics_clientapp[number] = metrics
-            evaluate(number)
-        self.store.finish(self.totals.result(self.number))
-        return result
+        try:
+            if hasattr(self, "model"):  # a second start goes on like a resumed run
+                self.store.load()
+            else:
+                self._adopt(initial_arrays)
+            self.summary()
+            return run_rounds(
+                self,
+                grid,
+                num_rounds,
+                timeout,
+                ConfigRecord() if train_config is None else train_config,
+                ConfigRecord() if evaluate_config is None else evaluate_config,
+                evaluate_fn,
+            )
+        finally:
+            self.store.close()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -291,16 +266,6 @@ class RuleStrategy(Strategy):
         fraction = getattr(self.options, f"fraction_{purpose}")
         least = getattr(self.options, f"min_{purpose}_nodes")
         return sample(names, fraction, least, self.rule.options.seed, number, purpose)
-
-    def _await_registration(self, grid: Grid) -> None:
-        """Before the first round only: somebody has to be there to begin with."""
-        wanted, limit = self.options.min_available_nodes, self.options.registration_timeout
-        there = len(await_nodes(grid, wanted, limit))
-        if there < wanted:
-            raise ConfigurationError(
-                f"{there} of {wanted} nodes had registered after {limit:g} seconds; start "
-                "SuperNodes, or change min_available_nodes or registration_timeout"
-            )
 
     def _leave_out_strangers(self, reading: Reading) -> None:
         """A start or correction made for somebody else makes an update useless, once."""

@@ -9,8 +9,18 @@ The page is one HTML file that needs no network: it carries plotly.js (`assets/`
 no Python package beyond NumPy.
 """
 
+from fedsteer.report.drawing import to_svg
 from fedsteer.report.formats import to_csv, to_markdown, to_text
 from fedsteer.report.page import write_page
 from fedsteer.report.tables import Row, Summary, summarise
 
-__all__ = ["Row", "Summary", "summarise", "to_csv", "to_markdown", "to_text", "write_page"]
+__all__ = [
+    "Row",
+    "Summary",
+    "summarise",
+    "to_csv",
+    "to_markdown",
+    "to_svg",
+    "to_text",
+    "write_page",
+]

@@ -1,0 +1,138 @@
+"""Bad input ends in one line and exit code 2; whatever else happens is said as plainly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedsteer.cli import main
+from fedsteer.simulate.runner import CHECKPOINT
+from tests.cli.calling import fedsteer, small_file
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with an experiment file, a file, and a finished run."""
+    monkeypatch.chdir(tmp_path)
+    small_file(tmp_path)
+    Path("file").write_text("not a folder")
+    Path("broken.toml").write_text("seeds = [")
+    Path("wrong.toml").write_text("[trainig]\n")
+    Path("empty").mkdir()
+
+
+RUN = "run small.toml --rule fedavg"
+MISTAKES = [
+    ("run small.toml --rule fedster", "unknown rule 'fedster'; did you mean 'fedsteer'?"),
+    ("run small.toml --rule fedsteer:papr", "unknown preset 'papr'; did you mean 'paper'?"),
+    ("run digitz", "unknown experiment 'digitz'; did you mean 'digits'?"),
+    ("run absent.toml", "cannot read absent.toml: No such file or directory"),
+    ("run broken.toml", "broken.toml is not valid TOML"),
+    ("run wrong.toml", "unknown setting 'trainig'; did you mean 'training'?"),
+    ("run --data digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
+    (
+        f"{RUN} --set training.rat=3",
+        "unknown setting 'training.rat'; did you mean 'training.rate'?",
+    ),
+    (f"{RUN} --set training.rate=fast", "training.rate must be float, not 'fast'"),
+    (f"{RUN} --set training.rate=-1", "rate must be above 0, not -1.0"),
+    (f"{RUN} --set rounds", "--set wants section.key=value, not 'rounds'"),
+    (f"{RUN} --set options.fedavg.ridge=1", "unknown option of fedavg 'ridge'"),
+    (f"{RUN} --set options.fedavg.norm_bound=-1", "norm_bound must be above 0, not -1"),
+    (f"{RUN} --set model.name=math:pi", "model 'math:pi' is no factory"),
+    (f"{RUN} --set partition.points=9999", "lower points"),
+    (f"{RUN} --set training.rate=1e30", "sent a non-finite update"),
+    (f"{RUN} --rounds -3", "run.rounds is out of range"),
+    (f"{RUN} --rounds 0", "run.rounds is out of range"),
+    (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),
+    (f"{RUN} --out file", "cannot write to file: File exists"),
+    (f"{RUN} --out file/below", "cannot write to file/below: Not a directory"),
+    (f"{RUN} --out /proc/nothing", "cannot write to /proc/nothing"),
+    ("compare small.toml --seeds 0", "seeds is out of range"),
+    ("compare small.toml --jobs -1", "--jobs must be at least 0, not -1"),
+    ("compare small.toml --rules fedavg,fedster", "did you mean 'fedsteer'?"),
+    ("compare small.toml --set options.fedsteer.rigde=1 --rules fedsteer", "did you mean 'ridge'?"),
+    ("compare small.toml --out file", "cannot write to file"),
+    ("report absent", "absent does not exist"),
+    ("report empty", "empty holds no runs (no manifest.json below it)"),
+    ("rules fedster", "unknown rule 'fedster'; did you mean 'fedsteer'?"),
+    ("data check digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
+    ("data fetch", "fetch wants a name"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), MISTAKES)
+def test_one_line_and_code_2(command: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command.split()) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("fedsteer: ") and said.err.count("\n") == 1
+    assert words in said.err
+    assert Path("file").read_text() == "not a folder"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN.split(), "--device", "cuda"]) == 2
+    assert capsys.readouterr().err == (
+        "fedsteer: device 'cuda' was asked for, but there is no CUDA here\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["", "walk", "run --rouns 3", "run --rounds three", "run --device tpu", "report", "data eat"],
+)
+def test_what_argparse_refuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    assert ended.value.code == 2
+    assert "usage: fedsteer" in capsys.readouterr().err
+
+
+def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = fedsteer("run", "small.toml", "--rule", "fedster", folder=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr == "fedsteer: unknown rule 'fedster'; did you mean 'fedsteer'?\n"
+
+
+def test_a_full_disk_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "rounds.jsonl")
+
+    monkeypatch.setattr("fedsteer.simulate.runner.write_checkpoint", full)
+    assert main(RUN.split()) == 2
+    assert capsys.readouterr().err == (
+        "fedsteer: [Errno 28] No space left on device: 'rounds.jsonl'\n"
+    )
+
+
+def test_a_folder_that_holds_another_run(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*RUN.split(), "--out", "here"]
+    assert main(command) == 0
+    capsys.readouterr()
+    for change, words in [
+        (["--seed", "1"], "here holds a run with another seed; choose another --out"),
+        (["--set", "training.rate=1"], "here holds a run with another experiment"),
+        (["--rule", "mifa"], "here holds a run with another rule"),
+        ([], "here already holds this run; --resume goes on with it"),
+    ]:
+        assert main([*command, *change]) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+
+
+def test_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*RUN.split(), "--out", "here"]
+    assert main(command) == 0
+    Path("here", "result.json").unlink()
+    checkpoint = Path("here", CHECKPOINT)
+    checkpoint.write_bytes(checkpoint.read_bytes()[:200])
+    capsys.readouterr()
+    assert main([*command, "--resume"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"fedsteer: {checkpoint} is not a checkpoint") and said.count("\n") == 1

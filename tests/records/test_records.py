@@ -1,0 +1,97 @@
+"""Writing rows, going back, and reading runs again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsteer.errors import DataError
+from fedsteer.records import RecordWriter, Run, find_runs
+from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
+from fedsteer.simulate.loop import Happened
+
+
+def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "run") as records:
+        records.manifest({"seed": 3})
+        records.append("rounds", {"round": 1, "loss": float("nan"), "condition": None, "x": 0.0})
+        records.append("clients", {"round": 1, "client": np.int64(4), "weight": np.float64(0.5)})
+        records.finish({"accuracy": 0.5})
+    run = Run(tmp_path / "run")
+    assert run.manifest == {"seed": 3}
+    assert run.rounds == [{"round": 1, "x": 0.0}]
+    assert run.clients == [{"round": 1, "client": 4, "weight": 0.5}]
+    assert run.timing == [] and run.arrays == {}
+    assert run.finished and run.result == {"accuracy": 0.5}
+
+
+def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as records:
+        records.append("rounds", {"round": 1})
+        offsets = records.offsets()
+        records.append("rounds", {"round": 2})
+        records.append("timing", {"round": 2})
+    assert offsets == {"rounds": 12, "clients": 0, "timing": 0}
+    with RecordWriter(tmp_path) as records:
+        records.rewind(offsets)
+        records.append("rounds", {"round": 3})
+    assert (tmp_path / "rounds.jsonl").read_text() == '{"round":1}\n{"round":3}\n'
+    assert (tmp_path / "timing.jsonl").read_text() == ""
+    with RecordWriter(tmp_path) as records, pytest.raises(DataError, match="shorter"):
+        records.rewind({"rounds": 10_000, "clients": 0, "timing": 0})
+    assert len((tmp_path / "rounds.jsonl").read_bytes()) == 24, "a refused rewind writes nothing"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b'{"a":1}\nhello\n{"a":2}\n', 2), (b"3\n", 1), (b'{"a":1}\n\n', 2), (b"\xff\xfe\n", 1)],
+)
+def test_a_damaged_row_is_named(tmp_path: Path, content: bytes, line: int) -> None:
+    (tmp_path / "rounds.jsonl").write_bytes(content)
+    with pytest.raises(DataError, match=rf"rounds\.jsonl, line {line}: not a JSON row"):
+        _ = Run(tmp_path).rounds
+
+
+def test_a_row_still_being_written_is_no_row_yet(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"round":1}\n{"round":2}\n{"rou')
+    assert Run(tmp_path).rounds == [{"round": 1}, {"round": 2}]
+    assert not Run(tmp_path).finished and Run(tmp_path).result is None
+
+
+def test_runs_are_found_below_folders(tmp_path: Path) -> None:
+    for name in ("b/seed-0", "a/seed-1", "a/seed-0"):
+        with RecordWriter(tmp_path / name) as records:
+            records.manifest({})
+    found = [run.folder.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)]
+    assert found == ["a/seed-0", "a/seed-1", "b/seed-0"]
+    assert len(find_runs(tmp_path / "b", tmp_path / "a" / "seed-0")) == 2
+    with pytest.raises(DataError, match="does not exist"):
+        find_runs(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=r"holds no runs \(no manifest\.json below it\)"):
+        find_runs(tmp_path / "empty")
+
+
+def test_pandas_reads_rows_in_one_line(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    with RecordWriter(tmp_path) as records:
+        for number in range(1, 4):
+            records.append("rounds", {"round": number, "phase": "train", "loss": 1 / number})
+    table = pandas.read_json(tmp_path / "rounds.jsonl", lines=True)
+    assert table["round"].tolist() == [1, 2, 3]
+    np.testing.assert_allclose(table["loss"], [1, 1 / 2, 1 / 3], atol=1e-9)
+
+
+def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    track = tensorboard_tracker(tmp_path)
+    row = {"round": 1, "accuracy": 0.5, "active": 3, "loss": None, "group_accuracy": {"rare": 0.1}}
+    track(Happened(row, [], {}))
+    track(Happened({"round": 2, "active": 4}, [], {}))
+    (events,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
+    content = events.read_bytes()
+    assert b"accuracy" in content and b"accuracy/rare" in content and b"active" in content
+    assert b"train_loss" not in content
+    assert set(row) & set(SCALARS) == {"accuracy", "active", "loss"}

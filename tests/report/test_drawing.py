@@ -1,0 +1,40 @@
+"""The picture: well-formed, complete, the same bytes every time, and safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from fedsteer.errors import DataError
+from fedsteer.records import RecordWriter, Run, find_runs
+from fedsteer.report import to_svg
+
+
+def made(folder: Path, label: str, seed: int, accuracies: list[float]) -> None:
+    with RecordWriter(folder / label.replace("<", "") / f"seed-{seed}") as records:
+        records.manifest({"rule": {"label": label, "name": label}, "seed": seed})
+        for number, accuracy in enumerate(accuracies, start=1):
+            row = {"round": number, "phase": "train", "training_round": number}
+            records.append("rounds", row | {"accuracy": accuracy})
+        records.finish({"finished": True, "accuracy": accuracies[-1]})
+
+
+def test_every_rule_is_drawn_and_named_with_its_last_accuracy(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made(tmp_path, "fedavg", seed, [0.1, 0.4])
+        made(tmp_path, "fed<b>", seed, [0.2, 0.6])
+    drawn = to_svg(find_runs(tmp_path), "Accuracy & <title>")
+    tree = ElementTree.fromstring(drawn)
+    texts = [node.text for node in tree.iter() if node.tag.endswith("text")]
+    assert "Accuracy & <title>" in texts
+    assert texts[-4:] == ["fed<b>", "60.0", "fedavg", "40.0"]
+    assert drawn == to_svg(find_runs(tmp_path), "Accuracy & <title>")
+
+
+def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "run") as records:
+        records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
+    with pytest.raises(DataError, match="nothing to draw"):
+        to_svg([Run(tmp_path / "run")], "empty")
