@@ -174,3 +174,31 @@ def test_torch_and_numpy_are_enough_for_a_run(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["rounds"] == 3
+
+
+def strict(text: str) -> dict[str, object]:
+    """JSON as the standard has it: no NaN."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    found: dict[str, object] = json.loads(text, parse_constant=refuse)
+    return found
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_comparison(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compare", small_file(tmp_path), "--rules", "full, fedavg,fedsteer:practical"]
+    command += ["--seeds", str(seeds), "--jobs", "1"]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and ESCAPE not in said.out
+    out = Path("runs", "compare-small")
+    assert said.out.splitlines()[-1] == f"page: {out / 'report.html'}"
+    for label in ("full participation", "fedavg", "fedsteer (practical)"):
+        assert label in said.out
+    assert (out / "report.html").stat().st_size > 1_000
+    assert len(list(out.glob("*/seed-*/result.json"))) == 3 * seeds
+    assert main([*command, "--resume", "--json"]) == 0
+    told = strict(capsys.readouterr().out)
+    assert told["folder"] == str(out) and len(told["rules"]) == 3  # type: ignore[arg-type]

@@ -102,3 +102,23 @@ def test_sigkill_at_random_moments(rule: str, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert main([*command[:5], str(whole), *LONG]) == 0
     assert exact_files(tmp_path / "here") == exact_files(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+def test_ctrl_c_stops_a_comparison_in_processes(tmp_path: Path) -> None:
+    command = ["compare", small_file(tmp_path), "--rules", "fedavg,fedsteer", "--out", "here"]
+    command += [*LONG, "--jobs", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start(tmp_path, *command, start_new_session=True, **pipes)
+    wait_for(tmp_path / "here" / "fedsteer" / "seed-0" / "checkpoint.safetensors")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert out == b""
+    assert err == b"fedsteer: stopped; the same command with --resume --out here goes on\n"
+    done = fedsteer(*command, "--resume", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole = tmp_path / "whole"
+    assert main(["run", *command[1:2], "--rule", "fedsteer", "--out", str(whole), *LONG]) == 0
+    assert exact_files(tmp_path / "here" / "fedsteer" / "seed-0") == exact_files(whole)

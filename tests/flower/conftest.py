@@ -11,3 +11,9 @@ with warnings.catch_warnings():
     pytest.importorskip("flwr", reason="Flower is not installed")
     import flwr.clientapp
     import flwr.serverapp.strategy  # noqa: F401
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "engine: SuperLink and SuperNodes as processes; `make test-engine` runs them"
+    )

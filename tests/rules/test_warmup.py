@@ -269,6 +269,26 @@ def test_a_client_that_joins_in_the_middle_is_collected_too(name: str) -> None:
     assert clients.total == SIZES.sum() + 40
 
 
+@pytest.mark.parametrize("name", ["fedsteer", "cluster_fedvarp"])
+def test_whoever_answered_left_and_came_back_is_asked_again(name: str) -> None:
+    world = federation(name, cycles=1)
+    snapshot = np.array([world.update(c) for c in range(N)])
+    state = world.rule.step(world.state, Round(1, [4, 5], snapshot[[4, 5]], CHANCES[[4, 5]])).state
+    state = world.rule.leave(state, [4])
+    assert world.rule.plan(state, 2, [4, 5, 6]).collect == (4, 6)
+    others = [c for c in range(N) if c not in (4, 5)]
+    state = world.rule.step(state, Round(2, others, snapshot[others], CHANCES[others])).state
+    assert world.rule.phase(state) == "train"  # nobody waited for it
+    rule = make_rule(name, cycles=1)
+    state = rule.step(rule.init(DIM, SIZES), Round(1, [4], snapshot[[4]], CHANCES[[4]])).state
+    state = rule.leave(state, [4])
+    given = Round(2, [4, 5], snapshot[[5, 5]], CHANCES[[4, 5]], SIZES[[4, 5]])
+    state = rule.step(state, given).state
+    step = rule.step(state, Round(3, others, snapshot[others], CHANCES[others]))
+    snapshot[4] = snapshot[5]
+    np.testing.assert_allclose(step.delta, SHARES @ snapshot, rtol=0, atol=1e-12)
+
+
 def test_a_core_set_that_could_not_be_filled_is_filled_later() -> None:
     """In the first cycle only two clients send anything but zeros; later all do."""
     rule = make_rule("fedsteer", core_size=4, cycles=2)

@@ -145,10 +145,12 @@ def test_strangers_are_named() -> None:
 
 def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> None:
     clients = people([1.0, 2.0])
+    visit(clients, 1, [1])
     clients.leave([1])
-    round, _ = settle_arrays(Round(1, [1], np.ones((1, DIM)), [0.5]), DIM)
+    round, _ = settle_arrays(Round(2, [1], np.ones((1, DIM)), [0.5]), DIM)
     assert list(clients.inspect(round)) == [0]
-    visit(clients, 1, [1], sizes=[9.0])
+    back = visit(clients, 2, [1], sizes=[9.0])
+    assert np.isnan(back.staleness[0]) and back.old_sizes[0] == 0
     assert clients.members() == [0, 1] and clients.total == 10.0
 
 

@@ -99,7 +99,7 @@ def read_replies(
 def brief(reason: str | None) -> str:
     """One line: Flower hands on whole tracebacks, and only their end says what happened."""
     lines = [line.strip() for line in COLOUR.sub("", reason or "").splitlines() if line.strip()]
-    return lines[-1][-LONGEST_REASON:] if lines else "no reason given"
+    return lines[-1][:LONGEST_REASON] if lines else "no reason given"
 
 
 def points(content: RecordDict, key: str) -> float | None:

@@ -20,16 +20,15 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
-from fedsteer.rules.core_set_options import WarmUpOptions
+from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options, option
 from fedsteer.rules.selection import warm_up_outcome
 from fedsteer.steering.clients import Clients
-from fedsteer.steering.clusters import k_means
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.clusters import ClusterMemory, k_means
+from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
-from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import WarmUp
 
 
@@ -51,17 +50,6 @@ class ClusterOptions(WarmUpOptions):
             raise ConfigurationError("clusters must be numbered from 0 below cluster_count")
 
 
-@dataclass
-class ClusterMemory(Component):
-    """One remembered update per cluster, and who belongs where."""
-
-    gram: Floats  # (c, c) of the y_c
-    mass: Floats  # (c,) sum of n_i over members: n D_c
-    member_of: Table  # (N,) cluster; -1: none yet
-    rows: Array | None = None  # (c, d) y_c
-    warm_up: WarmUp | None = None
-
-
 @final
 class ClusterFedVARP(Rule):
     """One remembered update per cluster."""
@@ -76,17 +64,12 @@ class ClusterFedVARP(Rule):
         warms_up = options.clusters is None and options.select == "search"
         if warms_up and not clients.closed:
             raise ConfigurationError("select='search' needs sizes; use select='online'")
-        own = ClusterMemory(
-            np.zeros((count, count)),
-            np.zeros(count),
-            Table.empty(0, fill=-1.0),
-            warm_up=WarmUp(options.cycles) if warms_up else None,
-        )
+        own = ClusterMemory.of(count, WarmUp(options.cycles) if warms_up else None)
         if options.clusters is not None:
             members = clients.members()
             slots = clients.roster.find(members)
             labels = np.array([options.clusters.get(client, -1) for client in members], np.int64)
-            self._assign(own, slots, labels, clients.sizes[slots])
+            own.assign(slots, labels, clients.sizes[slots])
         return own
 
     def request(
@@ -134,37 +117,18 @@ class ClusterFedVARP(Rule):
                 draw = generator(self.options.seed, "clusters")
                 labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
                 sizes = collected.shares * active.total
-                self._assign(own, collected.slots, labels, sizes)
+                own.assign(collected.slots, labels, sizes)
                 own.warm_up = None
             return
         labels, result = outcome.scratch
-        labels = self._place_newcomers(active, own, labels, result)
-        self._assign(own, active.slots, labels, active.sizes, active.old_sizes)
-        positions = np.flatnonzero(active.fresh & (labels >= 0))
-        touched, where = np.unique(labels[positions], return_inverse=True)
-        if not len(touched):
-            return
-        mixing = np.zeros((len(touched), len(active)))
-        mixing[where, positions] = active.sizes[positions]
-        mixing /= mixing.sum(axis=1, keepdims=True)
-        if own.rows is None:
-            kernels, updates = active.kernels, active.updates
-            shape = (len(own.mass), updates.shape[1])
-            own.rows = kernels.allocate(shape, updates, kernels.dtype_name(updates))
-        active.kernels.write_rows(
-            own.rows,
-            touched,
-            active.kernels.combine(mixing, active.updates),
-            np.arange(len(touched)),
-        )
-        own.gram[:, touched] = result.products @ mixing.T
-        own.gram[touched] = own.gram[:, touched].T
-        fresh = mixing[:, active.fresh]
-        own.gram[np.ix_(touched, touched)] = fresh @ result.gram @ fresh.T
+        if self.options.clusters is None:
+            labels = own.place_newcomers(active, labels, result)
+        own.assign(active.slots, labels, active.sizes, active.old_sizes)
+        own.renew(active, labels, result)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = _own(memory)
-        self._assign(own, slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
+        own.assign(slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
         if own.warm_up is not None:
             own.warm_up.forget(slots)
 
@@ -173,12 +137,7 @@ class ClusterFedVARP(Rule):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own = _own(memory)
-        labels = own.member_of[slots].astype(np.int64)
-        picks = np.zeros((len(slots), len(own.mass)))
-        picks[labels >= 0, labels[labels >= 0]] = 1.0
-        if own.rows is None:
-            return no_estimates(memory, len(slots))
-        return kernels_for(own.rows).combine(picks, own.rows)
+        return no_estimates(memory, len(slots)) if own.rows is None else own.estimates(slots)
 
     def _labels(self, own: ClusterMemory, active: Active) -> Integers:
         """Clusters of the active clients before this round; given ones also for newcomers."""
@@ -186,36 +145,6 @@ class ClusterFedVARP(Rule):
         if self.options.clusters is not None:
             labels = np.array([self.options.clusters.get(c, -1) for c in active.clients], np.int64)
         return labels
-
-    def _place_newcomers(
-        self, active: Active, own: ClusterMemory, labels: Integers, result: Pass
-    ) -> Integers:
-        """Clusters after this round: whoever has none founds one, or joins the most aligned."""
-        labels = labels.copy()
-        if self.options.clusters is not None:
-            return labels
-        lengths = np.sqrt(np.maximum(np.diag(own.gram), 1e-300))
-        empty = [int(c) for c in np.flatnonzero(own.mass <= 0)]
-        usable = active.fresh & (labels < 0) & (result.squared_norms > 0)
-        for position in sorted(np.flatnonzero(usable), key=lambda i: active.slots[i]):
-            aligned = int(np.argmax(result.products[:, position] / lengths))
-            labels[position] = empty.pop(0) if empty else aligned
-        return labels
-
-    @staticmethod
-    def _assign(
-        own: ClusterMemory,
-        slots: Any,
-        labels: Integers,
-        sizes: Floats,
-        old_sizes: Floats | None = None,
-    ) -> None:
-        """Move clients between clusters, with their weight."""
-        before = own.member_of[slots].astype(np.int64)
-        if old_sizes is not None:
-            np.subtract.at(own.mass, before[before >= 0], old_sizes[before >= 0])
-        np.add.at(own.mass, labels[labels >= 0], sizes[labels >= 0])
-        own.member_of[slots] = labels
 
 
 def _own(memory: Memory) -> ClusterMemory:

@@ -24,68 +24,27 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.errors import ConfigurationError
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule
-from fedsteer.rules.core_set_options import CoreSetOptions
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.fedsteer_options import FedSteerOptions
+from fedsteer.rules.options import Options
 from fedsteer.rules.selection import (
     Casting,
     cast,
+    end_warm_up_round,
     fill_vacant,
     first_owners,
     reselect,
-    search_snapshot,
     warm_up_outcome,
 )
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.ridge import condition, ridge_solve
+from fedsteer.steering.ridge import condition
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import WarmUp
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedSteerOptions(CoreSetOptions):
-    """Options of FedSteer."""
-
-    ridge: float = option(0.5, "lambda: keeps coordinates small and the system solvable", low=0.0)
-    refresh: str = option(
-        "after",
-        "coordinates of active clients: renewed after or before the aggregation",
-        choices=("after", "before"),
-    )
-    refresh_all_every: int | None = option(
-        None, "enforce: every so many rounds all reachable clients renew their coordinates", low=1
-    )
-    coordinates: str = option(
-        "ridge",
-        "ridge coordinates, or own_scale |h_i| on the client's own column",
-        choices=("ridge", "own"),
-    )
-    own_scale: float = option(1.0, "beta of coordinates='own': 1 is FedVARP", low=0.0)
-    magnitude: str = option(
-        "fixed",
-        "an estimate keeps its size from the last visit, or follows the columns' size",
-        choices=("fixed", "follow"),
-    )
-    basis: str = option(
-        "unit", "columns h/|h|, or h/k as in the authors' code", choices=("unit", "mean")
-    )
-    solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
-    cache: str | None = option(
-        None,
-        "type of the stored columns; default: that of the updates",
-        choices=("float16", "bfloat16", "float32", "float64"),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.basis == "mean" and self.magnitude == "follow":
-            raise ConfigurationError("magnitude='follow' needs basis='unit'")
 
 
 @dataclass
@@ -174,7 +133,10 @@ class FedSteer(Rule):
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own, options = _own(memory), self.options
         if own.warm_up is not None:
-            return self._end_warm_up_round(memory, active, complete=outcome.scratch)
+            own.subspace, own.warm_up = end_warm_up_round(
+                options, memory, own.warm_up, own.subspace, active, complete=outcome.scratch
+            )
+            return
         space, scratch = own.subspace, outcome.scratch
         space.write(active.slots, scratch.new)
         space.total = space.total + active.sizes @ scratch.new - active.old_sizes @ scratch.old
@@ -184,9 +146,7 @@ class FedSteer(Rule):
                 active.updates, options.width, options.seed
             )
             if scratch.casting.reselecting and not installed:
-                installed = reselect(
-                    options, options.ridge, memory.clients, active, own.sketches, space.owners
-                )
+                installed = reselect(options, memory.clients, active, own.sketches, space.owners)
         space.renew(
             scratch.result,
             scratch.casting.gram_of,
@@ -224,54 +184,16 @@ class FedSteer(Rule):
     def _sweep(
         self, space: Subspace, active: Active, casting: Casting, coefficients: Floats
     ) -> Pass:
-        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
-        result = active.kernels.one_pass(
-            active.updates,
-            active.weights,
-            space.rows,
-            coefficients * space.estimate_scale,
-            gram_of=casting.gram_of,
-            # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-            precise=self.options.ridge < 1e-3,
-        )
-        if space.rows is None:
-            result = replace(result, products=np.zeros((len(space.owners), len(active))))
-        return result
+        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+        return space.sweep(active, coefficients, casting.gram_of, self.options.ridge < 1e-3)
 
     def _coordinates(self, space: Subspace, result: Pass, casting: Casting) -> Floats:
         """(m, k) what is stored for the active clients from now on (step 3)."""
-        scale, follow = space.solve_scale, self.options.magnitude == "follow"
-        if self.options.coordinates == "ridge":
-            gram, right = space.scaled_gram(scale), scale[:, None] * result.products
-            solved = ridge_solve(gram, self.options.ridge, right, self.options.solver).T
-            return solved * scale if follow else solved
-        own = np.zeros((len(result.squared_norms), len(space.owners)))
+        options = self.options
+        if options.coordinates == "ridge":
+            return space.solve(result.products, options.ridge, options.solver)
         norms = np.sqrt(result.squared_norms)
-        for column, position in casting.core:
-            # Relative to the column this step ends with: the client's own new update, unless it
-            # was asked only to refresh.
-            fresh = (column, position) in casting.refreshed
-            length = norms[position] if fresh else np.sqrt(space.gram[column, column])
-            if length > 0:
-                size = norms[position] / length if follow else norms[position]
-                own[position, column] = self.options.own_scale * size
-        return own
-
-    def _end_warm_up_round(self, memory: Memory, active: Active, *, complete: bool) -> None:
-        own, options = _own(memory), self.options
-        assert own.warm_up is not None
-        collected = own.warm_up.commit(memory.clients, active, complete)
-        if collected is None:
-            return
-        owners = search_snapshot(
-            options, options.ridge, memory.clients, collected, own.subspace.owners, own.warm_up.done
-        )
-        own.subspace = Subspace.of(owners, basis=options.basis, magnitude=options.magnitude)
-        if own.warm_up.over:
-            own.warm_up = None
-            if options.warm_start == "updates":
-                slots = memory.clients.roster.find([o for o in owners if o is not None])
-                own.subspace.load(collected.rows, slots, options.cache)
+        return options.own_scale * space.own_coordinates(norms, casting.core, casting.refreshed)
 
 
 def _own(memory: Memory) -> FedSteerMemory:

@@ -9,12 +9,13 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.base import Memory, Outcome
-from fedsteer.rules.core_set_options import CoreSetOptions
+from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.coreset import Snapshot, search
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.roster import ClientId, id_order
 from fedsteer.steering.rounds import Active, plain_id
+from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import Collected, WarmUp
 
@@ -25,7 +26,7 @@ MOST_TARGETS = 1_000
 """Clients whose sketches a re-selection looks at; more would make it cost O(N^2)."""
 
 
-def first_owners(options: CoreSetOptions, clients: Clients) -> Owners:
+def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
     """Column owners before the first round; None is a vacant column."""
     if options.core_set is not None:
         return [plain_id(client) for client in options.core_set]
@@ -48,8 +49,7 @@ def first_owners(options: CoreSetOptions, clients: Clients) -> Owners:
 
 
 def search_snapshot(
-    options: CoreSetOptions,
-    ridge: float,
+    options: FedSteerOptions,
     clients: Clients,
     collected: Collected,
     owners: Owners,
@@ -73,7 +73,7 @@ def search_snapshot(
     if options.candidates is not None:
         count = min(options.candidates, len(collected.slots))
         candidates = draw.choice(len(collected.slots), count, replace=False)
-    found = search(snapshot, np.array(start, np.int64), ridge, options.swaps, candidates)
+    found = search(snapshot, np.array(start, np.int64), options.ridge, options.swaps, candidates)
     return [clients.roster.name(int(collected.slots[index])) for index in found]
 
 
@@ -92,7 +92,7 @@ class Casting:
         return np.unique([i for _, i in self.refreshed] + self.candidates).astype(np.int64)
 
 
-def cast(options: CoreSetOptions, owners: Owners, active: Active, rounds: int) -> Casting:
+def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
     """Before the pass: who could end up in a column after `rounds` training rounds."""
     column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
     core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
@@ -115,8 +115,7 @@ def fill_vacant(
 
 
 def reselect(
-    options: CoreSetOptions,
-    ridge: float,
+    options: FedSteerOptions,
     clients: Clients,
     active: Active,
     sketches: Table,
@@ -142,7 +141,7 @@ def reselect(
     )
     start = np.searchsorted(slots, holders)
     in_hand = np.searchsorted(slots, active.slots[active.fresh])
-    found = search(snapshot, start, ridge, options.swaps, in_hand)
+    found = search(snapshot, start, options.ridge, options.swaps, in_hand)
     position = {int(slot): i for i, slot in enumerate(active.slots)}
     swaps = [
         (column, position[int(slots[new])])
@@ -182,6 +181,28 @@ def _holder_slots(clients: Clients, active: Active, owners: list[ClientId]) -> I
         ],
         np.int64,
     )
+
+
+def end_warm_up_round(
+    options: FedSteerOptions,
+    memory: Memory,
+    warm_up: WarmUp,
+    space: Subspace,
+    active: Active,
+    *,
+    complete: bool,
+) -> tuple[Subspace, WarmUp | None]:
+    """Keep the updates; after a whole cycle search, after the last one fill the columns."""
+    collected = warm_up.commit(memory.clients, active, complete)
+    if collected is None:
+        return space, warm_up
+    clients = memory.clients
+    owners = search_snapshot(options, clients, collected, space.owners, warm_up.done)
+    fresh = Subspace.of(owners, basis=options.basis, magnitude=options.magnitude)
+    if warm_up.over and options.warm_start == "updates":
+        slots = clients.roster.find([owner for owner in owners if owner is not None])
+        fresh.load(collected.rows, slots, options.cache)
+    return fresh, None if warm_up.over else warm_up
 
 
 def _search_weights(objective: str, shares: Floats, probabilities: Floats) -> Floats:

@@ -1,10 +1,82 @@
-"""k-means on updates, from their Gram matrix alone."""
+"""Clients in clusters: one remembered update each, and k-means to find them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+from fedsteer.steering.table import Table
+from fedsteer.steering.warmup import WarmUp
+
+
+@dataclass
+class ClusterMemory(Component):
+    """One remembered update y_c per cluster, and who belongs where."""
+
+    gram: Floats  # (c, c) of the y_c
+    mass: Floats  # (c,) sum of n_i over members: n D_c
+    member_of: Table  # (N,) cluster; -1: none yet
+    rows: Array | None = None  # (c, d) y_c
+    warm_up: WarmUp | None = None
+
+    @staticmethod
+    def of(count: int, warm_up: WarmUp | None) -> ClusterMemory:
+        """Without a member yet."""
+        empty = Table.empty(0, fill=-1.0)
+        return ClusterMemory(np.zeros((count, count)), np.zeros(count), empty, warm_up=warm_up)
+
+    def assign(
+        self, slots: Any, labels: Integers, sizes: Floats, old_sizes: Floats | None = None
+    ) -> None:
+        """Move clients between clusters, with their weight."""
+        before = self.member_of[slots].astype(np.int64)
+        if old_sizes is not None:
+            np.subtract.at(self.mass, before[before >= 0], old_sizes[before >= 0])
+        np.add.at(self.mass, labels[labels >= 0], sizes[labels >= 0])
+        self.member_of[slots] = labels
+
+    def place_newcomers(self, active: Active, labels: Integers, result: Pass) -> Integers:
+        """Clusters after this round: whoever has none founds one, or joins the most aligned."""
+        labels = labels.copy()
+        lengths = np.sqrt(np.maximum(np.diag(self.gram), 1e-300))
+        empty = [int(c) for c in np.flatnonzero(self.mass <= 0)]
+        usable = active.fresh & (labels < 0) & (result.squared_norms > 0)
+        for position in sorted(np.flatnonzero(usable), key=lambda i: active.slots[i]):
+            aligned = int(np.argmax(result.products[:, position] / lengths))
+            labels[position] = empty.pop(0) if empty else aligned
+        return labels
+
+    def renew(self, active: Active, labels: Integers, result: Pass) -> None:
+        """y_c <- n_i-weighted mean of the fresh updates of its active members."""
+        positions = np.flatnonzero(active.fresh & (labels >= 0))
+        touched, where = np.unique(labels[positions], return_inverse=True)
+        if not len(touched):
+            return
+        kernels, updates = active.kernels, active.updates
+        mixing = np.zeros((len(touched), len(active)))
+        mixing[where, positions] = active.sizes[positions]
+        mixing /= mixing.sum(axis=1, keepdims=True)
+        if self.rows is None:
+            shape = (len(self.mass), updates.shape[1])
+            self.rows = kernels.allocate(shape, updates, kernels.dtype_name(updates))
+        means = kernels.combine(mixing, updates)
+        kernels.write_rows(self.rows, touched, means, np.arange(len(touched)))
+        self.gram[:, touched] = result.products @ mixing.T
+        self.gram[touched] = self.gram[:, touched].T
+        fresh = mixing[:, active.fresh]
+        self.gram[np.ix_(touched, touched)] = fresh @ result.gram @ fresh.T
+
+    def estimates(self, slots: Any) -> Array:
+        """(m, d) y_c of each client's cluster, zeros where it has none."""
+        labels = self.member_of[slots].astype(np.int64)
+        picks = np.zeros((len(slots), len(self.mass)))
+        picks[labels >= 0, labels[labels >= 0]] = 1.0
+        return kernels_for(self.rows).combine(picks, self.rows)
 
 
 def k_means(

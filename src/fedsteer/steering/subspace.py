@@ -14,13 +14,14 @@ M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
-from fedsteer.steering.ridge import pseudo_inverse
+from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
 from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -89,6 +90,46 @@ class Subspace(Component):
         """z_i <- coordinates, given in today's basis."""
         self.coordinates[slots] = coordinates
         self.versions[slots] = len(self.maps)
+
+    def sweep(self, active: Active, coefficients: Floats, gram_of: Integers, precise: bool) -> Pass:
+        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        result = active.kernels.one_pass(
+            active.updates,
+            active.weights,
+            self.rows,
+            coefficients * self.estimate_scale,
+            gram_of=gram_of,
+            precise=precise,
+        )
+        if self.rows is None:
+            result = replace(result, products=np.zeros((len(self.owners), len(active))))
+        return result
+
+    def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
+        """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
+        scale = self.solve_scale
+        solved = ridge_solve(self.scaled_gram(scale), ridge, scale[:, None] * products, solver).T
+        return solved * scale if self.magnitude == "follow" else solved
+
+    def own_coordinates(
+        self,
+        norms: Floats,
+        core: Sequence[tuple[int, int]],
+        refreshed: Sequence[tuple[int, int]],
+    ) -> Floats:
+        """(m, k) |g_i| e_i for core clients, zero for others, as stored.
+
+        Relative to the column the step ends with: the client's own new update, unless it was
+        asked only to refresh.
+        """
+        stored = np.zeros((len(norms), len(self.owners)))
+        for column, position in core:
+            fresh = (column, position) in refreshed
+            length = norms[position] if fresh else np.sqrt(self.gram[column, column])
+            if length > 0:
+                follow = self.magnitude == "follow"
+                stored[position, column] = norms[position] / length if follow else norms[position]
+        return stored
 
     def estimates(self, slots: Integers, like: Array) -> Array:
         """(m, d) the estimates themselves."""

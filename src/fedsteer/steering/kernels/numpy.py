@@ -42,6 +42,7 @@ def one_pass(
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = np.empty(0, np.int64) if gram_of is None else gram_of
     every = len(chosen) == count and np.array_equal(chosen, np.arange(count))
+    half = count // 2
     work = np.float64 if precise else _wide(updates.dtype)
     weigh = weights.astype(work)
     steer = (np.zeros(0) if coefficients is None else coefficients).astype(work)
@@ -64,13 +65,19 @@ def one_pass(
                 out += steer @ known
             if base is not None:
                 out += base_scale * base[block]
-            squared_norms += np.vecdot(fresh, fresh)
-            if len(chosen):
-                # The copy keeps NumPy from calling syrk, which is slower here than gemm.
-                part = fresh.copy() if every else fresh[chosen]
-                gram += part @ (fresh.T if every else part.copy().T)
+            # Two halves, and a copy, keep NumPy from calling syrk, which is slower here than gemm.
+            if every:
+                gram[:half] += fresh[:half] @ fresh.T
+                gram[half:] += fresh[half:] @ fresh.T
+            else:
+                squared_norms += np.vecdot(fresh, fresh)
+                if len(chosen):
+                    part = fresh[chosen]
+                    gram += part @ part.copy().T
             delta_squared_norm += float(out @ out)
             delta[block] = out
+    if every:
+        squared_norms = np.diagonal(gram).copy()
     return Pass(delta, products, squared_norms, gram, delta_squared_norm)
 
 

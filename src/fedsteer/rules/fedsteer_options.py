@@ -1,4 +1,4 @@
-"""Options that say who forms the core set, and how the warm-up runs."""
+"""Options of FedSteer; those of the warm-up are ClusterFedVARP's, too."""
 
 from __future__ import annotations
 
@@ -73,3 +73,43 @@ class CoreSetOptions(WarmUpOptions):
     def width(self) -> int:
         """Numbers per sketch."""
         return self.sketch_width or 10 * self.core_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSteerOptions(CoreSetOptions):
+    """Options of FedSteer."""
+
+    ridge: float = option(0.5, "lambda: keeps coordinates small and the system solvable", low=0.0)
+    refresh: str = option(
+        "after",
+        "coordinates of active clients: renewed after or before the aggregation",
+        choices=("after", "before"),
+    )
+    refresh_all_every: int | None = option(
+        None, "enforce: every so many rounds all reachable clients renew their coordinates", low=1
+    )
+    coordinates: str = option(
+        "ridge",
+        "ridge coordinates, or own_scale |h_i| on the client's own column",
+        choices=("ridge", "own"),
+    )
+    own_scale: float = option(1.0, "beta of coordinates='own': 1 is FedVARP", low=0.0)
+    magnitude: str = option(
+        "fixed",
+        "an estimate keeps its size from the last visit, or follows the columns' size",
+        choices=("fixed", "follow"),
+    )
+    basis: str = option(
+        "unit", "columns h/|h|, or h/k as in the authors' code", choices=("unit", "mean")
+    )
+    solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
+    cache: str | None = option(
+        None,
+        "type of the stored columns; default: that of the updates",
+        choices=("float16", "bfloat16", "float32", "float64"),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.basis == "mean" and self.magnitude == "follow":
+            raise ConfigurationError("magnitude='follow' needs basis='unit'")

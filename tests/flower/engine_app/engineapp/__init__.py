@@ -1,0 +1,1 @@
+"""An app for tests on the real engine."""
