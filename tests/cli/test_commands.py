@@ -202,3 +202,16 @@ def test_a_comparison(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--resume", "--json"]) == 0
     told = strict(capsys.readouterr().out)
     assert told["folder"] == str(out) and len(told["rules"]) == 3  # type: ignore[arg-type]
+
+
+def test_a_network_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also under the `fedsteer` script, whose first place to look is not the current folder."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("network_of_mine.py").write_text(
+        "from torch import nn\n"
+        "def factory(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))\n"
+    )
+    setting = ["--set", "model.name=network_of_mine:factory"]
+    assert main(["run", small_file(tmp_path), "--rule", "fedavg", "--out", "here", *setting]) == 0
+    assert Run(Path("here")).manifest["dim"] == 16 * 4 + 4

@@ -112,7 +112,7 @@ class Engine:
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
-    def superlink(self) -> None:
+    def superlink(self, *more: str) -> None:
         security = ["--insecure"]
         if self.secure:
             security = [
@@ -128,6 +128,7 @@ class Engine:
             *security,
             *("--host", HOST, "--port", str(self.port)),
             "--disable-runtime-dependency-installation",
+            *more,
         )
         self.wait_for(self._listens, 60, "the SuperLink to listen")
 
@@ -158,13 +159,15 @@ class Engine:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def submit(self, **config: Any) -> None:
+    def submit(self, source: Path = APP, virtual: int = 0, **config: Any) -> None:
+        """Submit a copy of an app; `virtual`: number of nodes, on the simulation engine."""
         app = self.folder / "app"
         if not app.exists():
-            shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, app, ignore=shutil.ignore_patterns("__pycache__"))
         pairs = {key.replace("_", "-"): value for key, value in config.items()}
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in pairs.items())
-        self.flwr("run", str(app), "here", "--run-config", text)
+        simulated = ["--federation-config", f"num-supernodes={virtual}"] if virtual else []
+        self.flwr("run", str(app), "here", "--run-config", text, *simulated)
 
     def wait_for(self, ready: Callable[[], Any], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds

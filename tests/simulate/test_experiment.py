@@ -156,6 +156,15 @@ def test_settings_add_to_options() -> None:
     assert small().options["fedsteer"] == {"core_size": 3, "cycles": 1}, "the original is untouched"
 
 
+def test_options_go_with_the_name_they_came_with() -> None:
+    experiment = small().changed(parse_settings(["model.name=logistic", "data.name=digits"]))
+    assert experiment.model.options == experiment.data.options == {}
+    same = small().changed(parse_settings(["model.name=mlp", "model.options.activation=tanh"]))
+    assert same.model.options == {"hidden": [6], "activation": "tanh"}
+    other = small().changed(parse_settings(["model.name=fashion-cnn", "model.options.padding=1"]))
+    assert other.model.options == {"padding": 1}
+
+
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [

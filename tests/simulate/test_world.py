@@ -147,7 +147,10 @@ def test_the_test_set_is_cut_from_its_end() -> None:
         ({"data.options": {"noise": "a"}}, "data.options.noise must be a number"),
         ({"data.options": {"points": 10.5}}, "data.options.points must be a whole number"),
         ({"data.options": {"points": [1]}}, "data.options.points must be a whole number"),
-        ({"data.name": "digits"}, "data.options are for the made-up data set only"),
+        (
+            {"data.name": "digits", "data.options.noise": 1},
+            "data.options are for the made-up data set only",
+        ),
         ({"partition.kind": "label-group"}, "did you mean 'label-groups'"),
         ({"partition.points": 1000}, "lower points"),
         ({"participation.kind": "markow"}, "did you mean 'markov'"),

@@ -28,6 +28,11 @@ def gated(shape: Shape, classes: int, width: int = 4) -> nn.Module:
     return Gated(shape, classes, width)
 
 
+def forgetful(shape: Shape, classes: int) -> nn.Module:
+    size = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 8), nn.Dropout(), nn.Linear(8, classes))
+
+
 class Picky(nn.Module):
     """Raises for a batch in which a pixel is above 5."""
 

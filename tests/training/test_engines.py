@@ -321,6 +321,23 @@ def test_a_client_without_data_is_named(engine: str) -> None:
         trained_by(engine, NETWORKS["logistic"].network(), data, KINDS["plain"])
 
 
+def test_dropout_is_a_draw_of_the_client_and_its_round() -> None:
+    network, data = make_network(f"{OWN}:forgetful", (1, 8, 8), CLASSES, {}), training_data()
+    model = network.initial(1)
+
+    def train(clients: list[int], round: int = 3) -> dict[int, bytes]:
+        engine = make_engine("sequential", network, data, LocalTraining(epochs=1), 5)
+        trained = engine.train(model, [Job(client) for client in clients], round)
+        return {c: u.numpy().tobytes() for c, u in zip(clients, trained.updates, strict=True)}
+
+    torch.manual_seed(1)
+    one = train([4, 6])
+    torch.manual_seed(2)
+    other = train([7, 6, 4])
+    assert one == {client: other[client] for client in one}
+    assert train([6], round=4)[6] != one[6]
+
+
 def test_the_choice_of_engine_is_static() -> None:
     dense, other = NETWORKS["mlp-relu"].network(), NETWORKS["own"].network()
     assert [choose_engine(dense, "cpu"), choose_engine(dense, "cuda")] == ["stacked"] * 2

@@ -44,3 +44,12 @@ def test_groups_and_clients_by_hand() -> None:
     assert found.client_accuracy(holds) == pytest.approx(
         {"mean": 0.5, "std": np.std(own), "p10": np.percentile(own, 10), "min": 0.0}
     )
+
+
+def test_dropout_rests() -> None:
+    network = make_network("tests.training.own_networks:forgetful", (1, 3, 3), 4, {})
+    images = torch.rand((60, 1, 3, 3), generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60) % 4
+    found = [evaluate(network, network.initial(0), images, labels, 4).loss for _ in range(2)]
+    assert found[0] == found[1]
+    assert network.module.training

@@ -42,6 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     options = build_parser().parse_args(arguments)
+    if "" not in sys.path:  # the current folder, where a user's "my_module:factory" lies
+        sys.path.append("")
     try:
         code = int(options.execute(options))
         sys.stdout.flush()

@@ -23,13 +23,13 @@ from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.identity import Identities
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
+from fedsteer.flower.manifest import describe_setup, manifest, refuse_other_setup
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
 from fedsteer.flower.options import divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
 from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
 from fedsteer.flower.rows import Totals, client_entries, refused_row, rule_metrics, training_row
-from fedsteer.flower.setup import describe_setup, manifest, refuse_other_setup
 from fedsteer.flower.store import RunStore
 from fedsteer.rules import Round, make_rule
 from fedsteer.rules.base import Memory, Requests, Rule, Step

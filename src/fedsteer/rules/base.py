@@ -329,7 +329,7 @@ def _diagnose(
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(squares > 0, residuals / squares, np.nan)
         cosines = outcome.estimate_products / np.sqrt(squares * estimate_squares)
-    counted = np.where(active.fresh, active.shares**2 * (active.inverse - 1) * active.inverse, 0.0)
+    counted = active.weights**2 * (1 - 1 / active.inverse)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
     return Diagnostics(
         phase=outcome.phase,
         clients=active.clients,

@@ -21,7 +21,7 @@ from fedsteer.errors import RoundRefused
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule
 from fedsteer.rules.options import Options, option
 from fedsteer.steering.clients import Clients
-from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
@@ -80,6 +80,14 @@ class FedAWE(Rule):
         assert isinstance(own, FedAWEMemory)
         if active.model is None:
             raise RoundRefused("FedAWE needs model: the global model the round started from")
+        for name, array, shape in (
+            ("model", active.model, (memory.clients.dim,)),
+            ("starts", active.starts, (len(active), memory.clients.dim)),
+        ):
+            if array is None:
+                continue
+            if library_of(array) != library_of(active.updates) or tuple(array.shape) != shape:
+                raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
         count = max(len(active), 1)
         gaps = active.number - own.last[active.slots]
         weights = self.options.rate * gaps / count

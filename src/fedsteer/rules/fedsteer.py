@@ -33,6 +33,7 @@ from fedsteer.rules.selection import (
     end_warm_up_round,
     fill_vacant,
     first_owners,
+    first_subspace,
     reselect,
     warm_up_outcome,
 )
@@ -79,7 +80,7 @@ class FedSteer(Rule):
         options = self.options
         owners = first_owners(options, clients)
         return FedSteerMemory(
-            Subspace.of(owners, basis=options.basis, magnitude=options.magnitude),
+            first_subspace(options, owners, clients),
             WarmUp(options.cycles) if options.warms_up else None,
             Table.empty(0, options.width) if options.reselect_every else None,
         )

@@ -57,6 +57,8 @@ class CoreSetOptions(WarmUpOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.core_set, (str, int)):
+            raise ConfigurationError(f"core_set must be a list of clients, not {self.core_set!r}")
         if self.core_set is not None:
             object.__setattr__(self, "core_set", tuple(self.core_set))
             if not self.core_set or len(set(self.core_set)) < len(self.core_set):
@@ -72,7 +74,7 @@ class CoreSetOptions(WarmUpOptions):
     @property
     def width(self) -> int:
         """Numbers per sketch."""
-        return self.sketch_width or 10 * self.core_size
+        return self.sketch_width or 10 * len(self.core_set or range(self.core_size))
 
 
 @dataclass(frozen=True, kw_only=True)

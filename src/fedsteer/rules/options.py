@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from math import isfinite
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
@@ -67,6 +68,8 @@ def _check(entry: Field[Any], value: Any) -> None:
         if value not in choices:
             raise unknown(f"{entry.name}", str(value), choices)
         return
+    if entry.type == "bool" and not isinstance(value, bool):
+        raise ConfigurationError(f"{entry.name} must be true or false, not {value!r}")
     if not ranged:
         return
     whole = entry.type in ("int", "int | None")
@@ -75,7 +78,8 @@ def _check(entry: Field[Any], value: Any) -> None:
         raise ConfigurationError(f"{entry.name} must be {kind}, not {value!r}")
     low, high, above = limits["low"], limits["high"], limits["above"]
     if (
-        (low is not None and not value >= low)
+        not isfinite(value)
+        or (low is not None and not value >= low)
         or (above is not None and not value > above)
         or (high is not None and not value <= high)
     ):

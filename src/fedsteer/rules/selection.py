@@ -48,6 +48,12 @@ def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
     return [members[i] for i in draw.choice(len(members), size, replace=False)]
 
 
+def first_subspace(options: FedSteerOptions, owners: Owners, clients: Clients) -> Subspace:
+    """Without a column yet, with room for the coordinates of all members."""
+    members = len(clients.sizes.values)
+    return Subspace.of(owners, basis=options.basis, magnitude=options.magnitude, members=members)
+
+
 def search_snapshot(
     options: FedSteerOptions,
     clients: Clients,
@@ -100,8 +106,8 @@ def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) 
     reselecting = options.reselect_every is not None and (rounds + 1) % options.reselect_every == 0
     # In the order of slots, so that the order of the round's list does not matter.
     others.sort(key=lambda i: active.slots[i])
-    if not reselecting:
-        others = others[: owners.count(None)]
+    if not reselecting and None not in owners:
+        others = []
     return Casting(core, [(c, i) for c, i in core if active.fresh[i]], others, reselecting)
 
 
@@ -198,7 +204,7 @@ def end_warm_up_round(
         return space, warm_up
     clients = memory.clients
     owners = search_snapshot(options, clients, collected, space.owners, warm_up.done)
-    fresh = Subspace.of(owners, basis=options.basis, magnitude=options.magnitude)
+    fresh = first_subspace(options, owners, clients)
     if warm_up.over and options.warm_start == "updates":
         slots = clients.roster.find([owner for owner in owners if owner is not None])
         fresh.load(collected.rows, slots, options.cache)

@@ -142,7 +142,12 @@ class Experiment:
                 if not isinstance(inner, dict):
                     raise ConfigurationError(f"{path} lies below a setting that has a value")
             inner[key] = value
-        changed: Experiment = _merge(self, table, "")
+        base = self
+        for section in ("data", "model"):  # options belong to the name they came with
+            old, new = getattr(self, section), table.get(section)
+            if isinstance(new, dict) and new.get("name", old.name) != old.name:
+                base = replace(base, **{section: replace(old, options={})})
+        changed: Experiment = _merge(base, table, "")
         return changed
 
 

@@ -31,6 +31,7 @@ class Snapshot:
     cosines: Floats  # C, zero rows for zero updates
     projections: Floats  # B
     weights: Floats  # w
+    diagonal: Floats  # S_ll of every l
     energy: float  # sum_i w_i |g_i|^2
     usable: Integers  # indices of non-zero updates: only these can be columns
 
@@ -46,9 +47,9 @@ class Snapshot:
         cosines = projections * inverse
         if unit_targets:
             projections, squares = cosines, (inverse > 0).astype(float)
-        return Snapshot(
-            cosines, projections, weights, float(weights @ squares), np.flatnonzero(usable)
-        )
+        diagonal = projections**2 @ weights
+        energy = float(weights @ squares)
+        return Snapshot(cosines, projections, weights, diagonal, energy, np.flatnonzero(usable))
 
     def scatter(self, rows: Integers) -> Floats:
         """S_jl for j in `rows` and all l."""
@@ -70,7 +71,7 @@ def swap_objectives(
     across = snapshot.cosines[np.ix_(core, outsiders)]
     own = scatter[:, core]  # S_XX
     mixed = scatter[:, outsiders]  # S_Xl
-    diagonal = (snapshot.projections[outsiders] ** 2) @ snapshot.weights  # S_ll
+    diagonal = snapshot.diagonal[outsiders]  # S_ll
 
     inverse = _inverse(inside, ridge)  # P
     lift = inverse @ across  # U

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, StateError, unknown
 from fedsteer.steering.kernels import Array
 from fedsteer.steering.state import Component, State
 
@@ -57,6 +57,8 @@ class ServerOptimiser:
 
     def step(self, state: State, model: Array, delta: Array) -> tuple[Array, State]:
         """The moved model (a new array) and the next state."""
+        if state.rule != f"optimiser {self.method}":
+            raise StateError(f"a state of {state.rule} was given to optimiser {self.method}")
         moments = state.consume()
         assert isinstance(moments, Moments)
         if self.method == "sgd":

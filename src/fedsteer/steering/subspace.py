@@ -44,15 +44,17 @@ class Subspace(Component):
     magnitude: str = "fixed"
 
     @staticmethod
-    def of(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Subspace:
-        """Without a column yet."""
+    def of(
+        owners: Sequence[ClientId | None], *, basis: str, magnitude: str, members: int = 0
+    ) -> Subspace:
+        """Without a column yet; `members` known now save the tables from growing by doubling."""
         size = len(owners)
         return Subspace(
             owners=list(owners),
             gram=np.zeros((size, size)),
             total=np.zeros(size),
-            coordinates=Table.empty(0, size),
-            versions=Table.empty(0, dtype="int64"),
+            coordinates=Table.empty(members, size),
+            versions=Table.empty(members, dtype="int64"),
             maps=np.zeros((0, size, size)),
             basis=basis,
             magnitude=magnitude,

@@ -44,11 +44,11 @@ class Evaluation:
 def evaluate(
     network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
 ) -> Evaluation:
-    """Evaluate in chunks."""
+    """Evaluate in chunks; dropout and the like rest."""
     right = torch.zeros(classes, dtype=torch.float64, device=model.device)
     seen = torch.zeros_like(right)
     loss = 0.0
-    with torch.no_grad():
+    with torch.no_grad(), network.at_rest():
         for start in range(0, len(images), CHUNK):
             target = labels[start : start + CHUNK]
             logits = network.logits(model, images[start : start + CHUNK])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -59,6 +60,15 @@ class Network:
         views = {p.name: flat[p.start : p.end].view(p.shape) for p in self.parameters}
         output: Tensor = functional_call(self.module, views, (images,))
         return output
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """The module in its evaluation mode."""
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.train()
 
     def _build(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

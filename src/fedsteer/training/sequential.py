@@ -41,10 +41,14 @@ class Sequential:
         updates = model.new_empty((len(jobs), self.network.dim))
         steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
         for place, job in enumerate(jobs):
+            # Dropout and the like draw from torch's generator: make that this client's own.
+            draw = generator(self.seed, "network", round=round, client=job.client)
             try:
-                updates[place], steps[place], losses[place] = self._client(
-                    model, job, round, proximal
-                )
+                with torch.random.fork_rng(devices=[model.device] if model.is_cuda else []):
+                    torch.manual_seed(int(draw.integers(2**63)))
+                    updates[place], steps[place], losses[place] = self._client(
+                        model, job, round, proximal
+                    )
             except FedsteerError:
                 raise
             except Exception as error:
