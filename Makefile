@@ -6,13 +6,13 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
-EXTRAS := sim,report,tracking,dev
+EXTRAS := sim,flower,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow bench format clean
+.PHONY: help install run test lint types tests test-slow test-engine bench format clean
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv with everything below in it (PYTHON=python3.12 picks another Python)
 
@@ -40,10 +40,13 @@ types: install ## static types
 	$(BIN)/mypy
 
 tests: install ## the tests that take seconds
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not engine"
 
 test-slow: install ## the tests that take minutes
 	$(BIN)/pytest -m slow
+
+test-engine: install ## Flower's real engine: SuperLink and SuperNodes as processes on loopback
+	$(BIN)/pytest -m engine
 
 bench: install ## time and memory of a server step against bare matrix products
 	$(BIN)/python benchmarks/server_step.py

@@ -37,6 +37,10 @@ from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
 
 log = getLogger("flwr").log
+NAMELESS = (
+    "some clients report no id: they are strangers again when their SuperNode restarts. Report "
+    "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
+)
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -105,12 +109,12 @@ class RuleStrategy(Strategy):
         self._online = set(there)
         self.identities.meet(there)
         everyone = {node: self.identities.expected(node) for node in there}
-        chosen = self._sample(everyone, "train", server_round)
+        chosen = set(self._sample(everyone, "train", server_round))
         self._requests = self.rule.plan(
             self.state,
             server_round,
-            available=list(dict.fromkeys(everyone[node] for node in chosen)),
-            reachable=list(dict.fromkeys(everyone.values())),
+            available=sorted({everyone[node] for node in chosen}),
+            reachable=sorted(set(everyone.values())),
         )
         config["server-round"] = server_round
         as_sent = self.model.flat(arrays)
@@ -149,6 +153,8 @@ class RuleStrategy(Strategy):
             self.options.weighted_by_key,
         )
         self._leave_out_strangers(reading)
+        if self.number == 0 and any(r.client.startswith("node-") for r in reading.usable.values()):
+            log(WARNING, "fedsteer: %s", NAMELESS)
         try:
             step = self.rule.step(self.state, self._round(server_round, reading.usable))
         except RoundRefused as refusal:
