@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -78,9 +77,9 @@ class Engine:
             except subprocess.TimeoutExpired:
                 self.processes[name].kill()
                 self.processes[name].wait(5)
-        for process in self._strays():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        for stray in self._strays():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(stray, signal.SIGKILL)
         for log in self.logs:
             log.close()
 
@@ -108,6 +107,9 @@ class Engine:
             process.send_signal(how)
         if how == signal.SIGKILL:
             process.wait(10)
+
+    def ended(self, name: str) -> bool:
+        return self.processes[name].poll() is not None
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -177,13 +179,13 @@ class Engine:
                 raise AssertionError(f"waited {seconds:g} s in vain for {what}{tails}")
             time.sleep(0.5)
 
-    def _strays(self) -> list[psutil.Process]:
+    def _strays(self) -> list[int]:
         """Children that have outlived ours: whatever still works in our own Flower home."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("FLWR_HOME") == str(self.home):
-                    found.append(process)
+        mark, found = f"FLWR_HOME={self.home}\0".encode(), []
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in entry.read_bytes():
+                    found.append(int(entry.parent.name))
         return found
 
     def _listens(self) -> bool:

@@ -116,6 +116,9 @@ def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
             continue
         name = key.removeprefix(PREFIX).replace("-", "_")
         if name not in known:
+            others = [r for r in RULES if name in {e.name for e in fields(RULES[r].options_type)}]
+            if others:
+                raise ConfigurationError(f"{key} is for {', '.join(others)}, not for {rule}")
             raise unknown("run config key", key, [PREFIX + k.replace("_", "-") for k in known])
         chosen[name] = _value(key, value, options[name]) if name in options else value
     if chosen.get("preset", "paper") not in PRESETS:

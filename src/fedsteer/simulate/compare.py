@@ -13,11 +13,14 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+import torch
+
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
 from fedsteer.simulate.entries import Entry, find_entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+from fedsteer.simulate.lockstep import batches_that_fit, run_together
+from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, run_entry
 from fedsteer.simulate.world import build_world
 
 
@@ -62,6 +65,9 @@ def compare(
 ) -> list[Run]:
     """Run all cells; raises `Interrupted` after a clean stop, with everything so far on disk."""
     tell = report or (lambda cell, progress: None)
+    if experiment.run.device != "cpu" and jobs <= 1:
+        _in_lockstep(experiment, cells, resume, tell)
+        return [Run(cell.folder) for cell in cells]
     jobs = jobs or default_jobs(experiment)
     if jobs == 1 or len(cells) == 1:
         for cell in cells:
@@ -70,6 +76,23 @@ def compare(
     else:
         _in_processes(experiment, cells, min(jobs, len(cells)), resume, tell)
     return [Run(cell.folder) for cell in cells]
+
+
+def _in_lockstep(experiment: Experiment, cells: Sequence[Cell], resume: bool, tell: Report) -> None:
+    """On a GPU: as many cells at once as memory holds."""
+    world = build_world(experiment, 0)
+    room = int(0.5 * torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 1 << 33
+    size = batches_that_fit(world.network.dim, world.clients, len(cells), room)
+    for start in range(0, len(cells), size):
+        part = cells[start : start + size]
+        runs = [OpenRun(experiment, c.entry, c.seed, c.folder, resume) for c in part]
+        run_together(runs, partial(_tell_place, tell, part))
+        for cell in part:
+            tell(cell, None)
+
+
+def _tell_place(tell: Report, part: Sequence[Cell], place: int, progress: Progress) -> None:
+    tell(part[place], progress)
 
 
 def default_jobs(experiment: Experiment) -> int:

@@ -49,6 +49,18 @@ class Happened:
     timing: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a round asks for, between its two halves."""
+
+    requests: Requests
+    jobs: list[Job]
+    drawn: int  # the round whose participation and batches are drawn
+    proximal: float
+    training: bool
+    began: float
+
+
 @dataclass
 class Simulation:
     """A run in memory: iterate `rounds()`, `pack()` between rounds, `restore()` to go on."""
@@ -88,18 +100,29 @@ class Simulation:
 
     def round(self) -> Happened:
         """One round."""
-        clock = [perf_counter()]
-        total = self.world.experiment.run.rounds
+        asked = self.ask()
+        trained = self.world.engine.train(self.model, asked.jobs, asked.drawn, asked.proximal)
+        return self.absorb(asked, trained)
+
+    def ask(self) -> Asked:
+        """The first half of a round: who is there, and what the rule wants of them."""
+        began = perf_counter()
         training = self.rule.phase(self.state) == "train"
         self.number += 1
+        total = self.world.experiment.run.rounds
         drawn = self.trained + 1 if training else total + self.number
         if drawn > MOST_WARM_UP:
             raise ConfigurationError("the warm-up waits for a client that never takes part")
         available = self.world.participation.present(drawn).tolist()
-        asked = self.rule.plan(self.state, self.number, available)
-        trained = self._train(asked, drawn)
-        clock.append(perf_counter())
-        step = self.rule.step(self.state, self._answers(asked, trained))
+        requests = self.rule.plan(self.state, self.number, available)
+        proximal = float(requests.shared.get("proximal", 0.0))
+        return Asked(requests, self._jobs(requests), drawn, proximal, training, began)
+
+    def absorb(self, asked: Asked, trained: Trained) -> Happened:
+        """The second half: the rule steps, the model moves, everything is written down."""
+        clock = [asked.began, perf_counter()]
+        requests, training = asked.requests, asked.training
+        step = self.rule.step(self.state, self._answers(requests, trained))
         self.state = step.state
         if step.action == "move":
             self.model, self.moments = self.optimiser.step(self.moments, self.model, step.delta)
@@ -107,7 +130,7 @@ class Simulation:
             self.model, self.moments = self.initial, self.optimiser.init()
         self.trained += training
         clock.append(perf_counter())
-        row = self._row(asked, trained, step)
+        row = self._row(requests, trained, step)
         if training:
             self._look_at_watched()
             if self.trained % self.world.experiment.run.evaluate_every == 0 or self.finished:
@@ -117,7 +140,7 @@ class Simulation:
         timing = {"round": self.number, "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
-        return Happened(row, self._client_rows(asked, trained, step), timing)
+        return Happened(row, self._client_rows(requests, trained, step), timing)
 
     def result(self) -> dict[str, Any]:
         """The summary of a finished run."""
@@ -147,7 +170,7 @@ class Simulation:
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
 
-    def _train(self, asked: Requests, drawn: int) -> Trained:
+    def _jobs(self, asked: Requests) -> list[Job]:
         """Local training of everybody asked, under the rule's payload."""
         control = asked.shared.get("control")
         jobs = []
@@ -158,8 +181,7 @@ class Simulation:
                 mine = own.get("control")
                 correction = (control if mine is None else control - mine).to(self.model.dtype)
             jobs.append(Job(int(client), own.get("start"), correction))
-        proximal = float(asked.shared.get("proximal", 0.0))
-        return self.world.engine.train(self.model, jobs, drawn, proximal)
+        return jobs
 
     def _answers(self, asked: Requests, trained: Trained) -> Round:
         clients = asked.everyone

@@ -60,10 +60,10 @@ class TrainingData:
     clients: Sequence[NDArray[np.int64]]  # indices of each client's points
     classes: int
 
-    def label_mask(self, client: int) -> Tensor:
-        """(classes,) 1 for labels this client holds."""
+    def label_mask(self, points: NDArray[np.int64]) -> Tensor:
+        """(classes,) 1 for labels that occur at these points."""
         mask = torch.zeros(self.classes, device=self.images.device)
-        mask[self.labels[torch.as_tensor(self.clients[client], device=mask.device)]] = 1.0
+        mask[self.labels[torch.as_tensor(points, device=mask.device)]] = 1.0
         return mask
 
 
@@ -106,14 +106,14 @@ def descend(
     weights: Tensor,
     gradient: Tensor,
     velocity: Tensor | None,
-    pull: tuple[float, Tensor] | None,
+    pull: tuple[float | Tensor, Tensor] | None,
     correction: Tensor | None,
 ) -> None:
     """One SGD step in place; works on (d,) and on stacked (clients, d) alike."""
     if how.weight_decay:
         gradient.add_(weights, alpha=how.weight_decay)
     if pull is not None:
-        gradient.add_(weights - pull[1], alpha=pull[0])
+        gradient.add_((weights - pull[1]) * pull[0])
     if correction is not None:
         gradient.add_(correction)
     if velocity is not None:

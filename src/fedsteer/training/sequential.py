@@ -64,7 +64,7 @@ class Sequential:
         start = model if job.start is None else job.start
         weights = start.clone()
         velocity = torch.zeros_like(weights) if how.momentum else None
-        mask = data.label_mask(job.client) if how.mask_absent_labels else None
+        mask = data.label_mask(data.clients[job.client]) if how.mask_absent_labels else None
         pull = (proximal, start) if proximal else None
         flips = generator(self.seed, "augment", round=round, client=job.client)
         schedule = batches(how, data.clients[job.client], self.seed, round, job.client)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from operator import is_not
 from typing import Protocol
 
@@ -46,6 +47,19 @@ class StackedGradient(Protocol):
         """(clients, d) gradients and (clients,) losses."""
 
 
+@dataclass(frozen=True)
+class Order:
+    """A job with all it takes, so that jobs of several simulations can be trained together."""
+
+    client: int
+    points: Integers
+    seed: int
+    round: int
+    start: Tensor
+    correction: Tensor | None
+    proximal: float
+
+
 class Stacked:
     """Train clients together, at most `width` at a time."""
 
@@ -69,7 +83,7 @@ class Stacked:
     ) -> Trained:
         """Every job from its start model (default: `model`); `round` keys the random draws."""
         try:
-            return self._train(model, jobs, round, proximal)
+            return self.carry_out(self.orders(model, jobs, round, proximal), model)
         except FedsteerError:
             raise
         except Exception as error:
@@ -80,22 +94,37 @@ class Stacked:
                 "run.engine=sequential trains them so"
             ) from error
 
-    def _train(self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float) -> Trained:
-        updates = model.new_empty((len(jobs), self.network.dim))
-        steps, losses = np.zeros(len(jobs), np.int64), np.zeros(len(jobs))
-        schedules = [
-            batches(self.how, self.data.clients[job.client], self.seed, round, job.client)
+    def orders(
+        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
+    ) -> list[Order]:
+        """The jobs as orders, which any engine of the same network, images and `how` can take."""
+        return [
+            Order(
+                client=job.client,
+                points=self.data.clients[job.client],
+                seed=self.seed,
+                round=round,
+                start=model if job.start is None else job.start,
+                correction=job.correction,
+                proximal=proximal,
+            )
             for job in jobs
         ]
+
+    def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
+        """Train all orders; `like` gives type and device where there are none."""
+        updates = like.new_empty((len(orders), self.network.dim))
+        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        schedules = [batches(self.how, o.points, o.seed, o.round, o.client) for o in orders]
         # Longest first; clients of one length ordered by size, so that neighbours batch well.
         order = sorted(
-            range(len(jobs)), key=lambda i: (-len(schedules[i]), -len(schedules[i][-1]), i)
+            range(len(orders)), key=lambda i: (-len(schedules[i]), -len(schedules[i][-1]), i)
         )
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
             with _products(self.exact):
                 ends, means = self._together(
-                    model, [jobs[i] for i in part], [schedules[i] for i in part], round, proximal
+                    [orders[i] for i in part], [schedules[i] for i in part]
                 )
             updates[part] = ends
             steps[part] = [len(schedules[i]) for i in part]
@@ -103,34 +132,32 @@ class Stacked:
         return Trained(updates, steps, losses)
 
     def _together(
-        self,
-        model: Tensor,
-        jobs: Sequence[Job],
-        schedules: Sequence[list[Integers]],
-        round: int,
-        proximal: float,
+        self, orders: Sequence[Order], schedules: Sequence[list[Integers]]
     ) -> tuple[Tensor, NDArray[np.float64]]:
-        how, count = self.how, len(jobs)
-        if any(job.start is not None for job in jobs):
-            starts = torch.stack([model if job.start is None else job.start for job in jobs])
+        how, count, start = self.how, len(orders), orders[0].start
+        if all(order.start is start for order in orders):
+            starts = start.expand(count, -1)
         else:
-            starts = model.expand(count, -1)
+            starts = torch.stack([order.start for order in orders])
         corrections = None
-        if any(job.correction is not None for job in jobs):
-            zero = torch.zeros_like(model)
+        if any(order.correction is not None for order in orders):
+            zero = torch.zeros_like(start)
             corrections = torch.stack(
-                [zero if job.correction is None else job.correction for job in jobs]
+                [zero if order.correction is None else order.correction for order in orders]
             )
+        pull = None
+        if any(order.proximal for order in orders):
+            pull = start.new_tensor([[order.proximal] for order in orders])
         masks = None
         if how.mask_absent_labels:
-            masks = torch.stack([self.data.label_mask(job.client) for job in jobs])
+            masks = torch.stack([self.data.label_mask(order.points) for order in orders])
         flips = []
         if how.augment == "crop-flip":
-            flips = [generator(self.seed, "augment", round=round, client=j.client) for j in jobs]
+            flips = [generator(o.seed, "augment", round=o.round, client=o.client) for o in orders]
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if how.momentum else None
         lengths = np.array([len(schedule) for schedule in schedules])
-        losses = model.new_zeros(count)
+        losses = start.new_zeros(count)
         before: list[Integers] = []
         parts: list[tuple[range, tuple[Tensor, Tensor, Tensor]]] = []
         for step in range(int(lengths.max(initial=0))):
@@ -144,7 +171,7 @@ class Stacked:
                 ]
             before = current
             for group, (images, labels, shares) in parts:
-                pick = slice(group[0], group[-1] + 1)
+                pick = slice(group.start, group.stop)
                 gradient, loss = self.gradient(
                     weights[pick], images, labels, shares, None if masks is None else masks[pick]
                 )
@@ -154,7 +181,7 @@ class Stacked:
                     weights[pick],
                     gradient,
                     None if velocity is None else velocity[pick],
-                    (proximal, starts[pick]) if proximal else None,
+                    None if pull is None else (pull[pick], starts[pick]),
                     None if corrections is None else corrections[pick],
                 )
         return starts - weights, losses.double().cpu().numpy() / lengths

@@ -1,0 +1,87 @@
+"""Many runs round by round together, the clients of all of them trained at once.
+
+On a GPU ten clients of one run leave the chip idle; ten clients each of a hundred runs do not. Runs
+may differ in rule, seed, partition and participation; network, images and local training must be
+the same. Every run keeps its own records and checkpoints, as if it had been alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.simulate.loop import Asked, Simulation
+from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
+from fedsteer.training import Trained
+from fedsteer.training.stacked import Order, Stacked
+
+Watch = Callable[[int, Progress], None]
+"""Called with the place of a run and where it stands."""
+
+
+def run_together(runs: Sequence[OpenRun], watch: Watch | None = None) -> None:
+    """All open runs to their end; `Interrupted` after a clean stop."""
+    open_runs = {place: run for place, run in enumerate(runs) if run.simulation is not None}
+    if not open_runs:
+        return
+    try:
+        engine = _shared_engine([_simulation(run) for run in open_runs.values()])
+        with polite() as stopping:
+            while open_runs:
+                _one_round(engine, open_runs, watch)
+                for place in [p for p, run in open_runs.items() if _simulation(run).finished]:
+                    open_runs.pop(place).finish()
+                if stopping() and open_runs:
+                    for run in open_runs.values():
+                        run.save()
+                    raise Interrupted
+    finally:
+        for run in open_runs.values():
+            run.close()
+
+
+def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
+    """How many runs to take together where every one may hold an update of each client."""
+    return max(1, min(count, room // (4 * dim * (clients + 8))))
+
+
+def _one_round(engine: Stacked, runs: dict[int, OpenRun], watch: Watch | None) -> None:
+    asked: dict[int, Asked] = {}
+    orders: list[Order] = []
+    for place, run in runs.items():
+        simulation = _simulation(run)
+        asked[place] = question = simulation.ask()
+        own = simulation.world.engine
+        assert isinstance(own, Stacked)
+        orders += own.orders(simulation.model, question.jobs, question.drawn, question.proximal)
+    trained = engine.carry_out(orders, _simulation(next(iter(runs.values()))).model)
+    first = 0
+    for place, run in runs.items():
+        last = first + len(asked[place].jobs)
+        part = Trained(
+            trained.updates[first:last], trained.steps[first:last], trained.losses[first:last]
+        )
+        happened = _simulation(run).absorb(asked[place], part)
+        run.keep(happened)
+        if watch is not None:
+            watch(place, run.progress(happened))
+        first = last
+
+
+def _shared_engine(simulations: Sequence[Simulation]) -> Stacked:
+    """Any of their engines, if all of them do the same kind of work."""
+    first = simulations[0].world
+    for simulation in simulations:
+        world = simulation.world
+        if not isinstance(world.engine, Stacked):
+            raise ConfigurationError("lock-step needs the stacked engine: run.engine=stacked")
+        for part in ("data", "model", "training"):
+            if getattr(world.experiment, part) != getattr(first.experiment, part):
+                raise ConfigurationError(f"runs in lock-step must have the same [{part}]")
+    assert isinstance(first.engine, Stacked)
+    return first.engine
+
+
+def _simulation(run: OpenRun) -> Simulation:
+    assert run.simulation is not None
+    return run.simulation

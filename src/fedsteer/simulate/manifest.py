@@ -1,0 +1,109 @@
+"""What a run is, as its manifest says, and whether two of them are the same."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedsteer
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.records import Run
+from fedsteer.records.files import plain
+from fedsteer.simulate.entries import Entry
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.world import World
+
+
+def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> None:
+    """Refuse to mix two different runs in one folder."""
+    if not (found.folder / "manifest.json").exists():
+        raise DataError(f"{found.folder} has a checkpoint but no manifest.json")
+    before = found.manifest
+    now = {"rule": _rule_record(entry), "seed": seed, "experiment": experiment.as_dict()}
+    for name, value in now.items():
+        if _comparable(name, before.get(name)) != _comparable(name, plain(value)):
+            raise ConfigurationError(
+                f"{found.folder} holds a run with another {name}; choose another --out"
+            )
+
+
+def _comparable(name: str, value: Any) -> Any:
+    """Without what says nothing about this run's numbers (what the rule is told stands in `rule`).
+
+    The number of rounds is no such thing: a warm-up takes place in the rounds after the last one.
+    """
+    ignored = {
+        "experiment": ("seeds", "rules", "variants", "options", "title"),
+        "run": ("checkpoint_every", "baseline"),
+    }
+    if name not in ignored or not isinstance(value, dict):
+        return value
+    kept = {key: entry for key, entry in value.items() if key not in ignored[name]}
+    return {key: _comparable(key, entry) for key, entry in kept.items()}
+
+
+def _rule_record(entry: Entry) -> dict[str, Any]:
+    return {
+        "label": entry.label,
+        "name": entry.rule,
+        "preset": entry.preset,
+        "options": dict(entry.options),
+    }
+
+
+def manifest(world: World, entry: Entry) -> dict[str, Any]:
+    """Everything that says what is being run, and on what."""
+    experiment = world.experiment
+    odds = world.participation.probabilities
+    return {
+        "format": 1,
+        "version": fedsteer.__version__,
+        "rule": _rule_record(entry),
+        "seed": world.seed,
+        "experiment": experiment.as_dict(),
+        "environment": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "device": _device_name(experiment.run.device),
+        },
+        "engine": {
+            "name": world.engine.name,
+            "device": experiment.run.device,
+            "threads": world.threads,
+        },
+        "data": {
+            "name": world.dataset.name,
+            "classes": world.dataset.classes,
+            "checksums": dict(world.dataset.checksums),
+            "label_groups": world.label_groups,
+        },
+        "clients": _client_record(world, odds),
+        "dim": world.network.dim,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _client_record(world: World, odds: Any) -> dict[str, Any]:
+    """Who holds what; left out for populations too large to look at."""
+    if world.clients > 2_000:
+        return {"count": world.clients}
+    groups = [world.partition.group_names[group] for group in world.partition.group]
+    return {
+        "count": world.clients,
+        "sizes": world.sizes,
+        "data_group": groups,
+        "probabilities": odds,
+        "holds": world.holds,
+    }
+
+
+def _device_name(device: str) -> str:
+    return str(torch.cuda.get_device_name(device)) if device != "cpu" else "cpu"

@@ -1,0 +1,67 @@
+"""Runs in lock-step are the runs they would have been alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.records import Run
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.lockstep import batches_that_fit, run_together
+from fedsteer.simulate.runner import OpenRun, run_entry
+from tests.simulate.small import small
+
+ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
+
+
+def opened(
+    folder: Path, entry: str, seed: int, resume: bool = False, **settings: object
+) -> OpenRun:
+    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
+    return OpenRun(
+        experiment, find_entry(experiment, entry), seed, folder / f"{entry}-{seed}", resume
+    )
+
+
+def test_together_equals_alone(tmp_path: Path) -> None:
+    runs = [opened(tmp_path / "together", entry, seed) for entry in ENTRIES for seed in (0, 1)]
+    run_together(runs)
+    experiment = small({"training.rate": 0.1})
+    for entry in ENTRIES:
+        for seed in (0, 1):
+            folder = tmp_path / "alone" / f"{entry}-{seed}"
+            alone = run_entry(experiment, find_entry(experiment, entry), seed, folder)
+            together = Run(tmp_path / "together" / f"{entry}-{seed}")
+            assert together.finished
+            assert len(alone.rounds) == len(together.rounds)
+            for ours, theirs in zip(together.rounds, alone.rounds, strict=True):
+                assert ours["active"] == theirs["active"]
+                assert ours["phase"] == theirs["phase"]
+                np.testing.assert_allclose(
+                    ours["delta_norm"], theirs["delta_norm"], rtol=2e-3, atol=1e-6
+                )
+
+
+def test_finished_runs_are_left_alone_and_the_others_end(tmp_path: Path) -> None:
+    run_together([opened(tmp_path, "fedavg", 0)])
+    before = (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes()
+    again = opened(tmp_path, "fedavg", 0, resume=True)
+    assert again.simulation is None
+    run_together([again, opened(tmp_path, "fedvarp", 0)])
+    assert (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes() == before
+    assert Run(tmp_path / "fedvarp-0").finished
+
+
+def test_unlike_work_is_refused(tmp_path: Path) -> None:
+    runs = [opened(tmp_path, "fedavg", 0), opened(tmp_path, "fedavg", 1, rate=0.07)]
+    with pytest.raises(ConfigurationError, match=r"same \[training\]"):
+        run_together(runs)
+
+
+def test_as_many_runs_as_memory_holds() -> None:
+    assert batches_that_fit(dim=1_000, clients=92, count=50, room=4 * 1_000 * 100 * 7) == 7
+    assert batches_that_fit(dim=1_000, clients=92, count=5, room=10**12) == 5
+    assert batches_that_fit(dim=10**9, clients=92, count=5, room=1) == 1
