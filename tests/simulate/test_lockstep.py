@@ -17,13 +17,10 @@ from tests.simulate.small import small
 ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
 
 
-def opened(
-    folder: Path, entry: str, seed: int, resume: bool = False, **settings: object
-) -> OpenRun:
-    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
-    return OpenRun(
-        experiment, find_entry(experiment, entry), seed, folder / f"{entry}-{seed}", resume
-    )
+def opened(folder: Path, name: str, seed: int, resume: bool = False, rate: float = 0.1) -> OpenRun:
+    experiment = small({"training.rate": rate})
+    entry = find_entry(experiment, name)
+    return OpenRun(experiment, entry, seed, folder / f"{name}-{seed}", resume)
 
 
 def test_together_equals_alone(tmp_path: Path) -> None:

@@ -73,8 +73,12 @@ class OpenRun:
         self.simulation = Simulation(world, entry.build(experiment, seed))
         offsets, self.spent = self._restore()
         self.records = RecordWriter(folder)
-        # Without a checkpoint nothing that an earlier attempt left here counts.
-        self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
+        try:
+            # Without a checkpoint nothing that an earlier attempt left here counts.
+            self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
+        except BaseException:
+            self.records.close()
+            raise
         if offsets is None:
             self.records.manifest(manifest(world, entry))
         self.began = perf_counter()
