@@ -9,7 +9,8 @@ class Population:
     """Sizes n_i of the present clients and the denominator n of their weights.
 
     Closed (sizes given):  n = sum of n_i over the present clients.
-    Open (sizes None):     n = mean over the rounds so far of sum_{i in A} n_i / p_i.
+    Open (sizes None):     n = mean over the rounds so far of sum_{i in A} n_i / p_i, but never
+                           less than the sum of n_i over the present clients.
 
         d_i = n_i / n
         a_i = min(d_i / p_i, max_weight)
@@ -56,7 +57,7 @@ class Population:
             return sum(self.sizes.values())
         if not self.round_sums:
             return 0.0
-        return sum(self.round_sums) / len(self.round_sums)
+        return max(sum(self.round_sums) / len(self.round_sums), sum(self.sizes.values()))
 
     def weight(self, client: Client) -> float:
         """d_i."""

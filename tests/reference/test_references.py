@@ -186,7 +186,8 @@ def test_open_population_by_hand() -> None:
     rule = NaiveFedVARP(2, None)
     assert_allclose(rule.step(1, ["a"], [[1, 0]], [0.5]), [1, 0])  # n = 2
     assert_allclose(rule.step(2, *NOBODY), [1, 0])  # n = (2 + 0) / 2
-    assert_allclose(rule.step(3, ["b"], [[0, 2]], [1.0], [2]), [0.75, 3])  # n = (2 + 0 + 2) / 3
+    # The mean is (2 + 0 + 2) / 3, less than the 1 + 2 points of those who are there: n = 3.
+    assert_allclose(rule.step(3, ["b"], [[0, 2]], [1.0], [2]), [1 / 3, 4 / 3])
     rule.leave(["b"])
     assert_allclose(rule.step(4, *NOBODY), [1, 0])  # n = 4 / 4
     assert_allclose(NaiveFedVARP(2, None).step(1, *NOBODY), [0, 0])
@@ -312,8 +313,8 @@ def test_fedsteer_refresh_only() -> None:
     assert_allclose(rule.basis(), [[0.6], [0.8]])
     assert_allclose(rule.coordinates(1), [2])
     assert_allclose(rule.coordinates(0), [7.2 / 1.5])
-    # n = 2/3: every client weighs 3/2
-    assert_allclose(rule.step(3, *NOBODY), 1.5 * (2 + 4.8) * np.array([0.6, 0.8]))
+    # The mean is 2/3, less than the two points that are there: every client weighs 1/2.
+    assert_allclose(rule.step(3, *NOBODY), 0.5 * (2 + 4.8) * np.array([0.6, 0.8]))
 
 
 def test_fedsteer_leaving_core_client_and_zero_update() -> None:

@@ -3,8 +3,10 @@
 With sizes given at the start the population is closed: d_i = n_i / sum n, and a newcomer must
 bring its size. Without, it is open: n is the running mean over rounds of sum_A n_i/p_i, which
 estimates the size of the whole population without bias from the first round on (the sum over
-clients seen so far would weigh the first rounds many times too much). Rules that do not use p_i
-have no such estimate; for them n is the sum over the clients seen so far.
+clients seen so far would weigh the first rounds many times too much). It is never taken to be less
+than that sum, though: rounds in which nobody answers would otherwise shrink the population and let
+the baseline sum grow without end. Rules that do not use p_i have no such estimate; for them n is
+the sum over the clients seen so far.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ class Clients(Component):
         if self.closed or not weighs:
             total = self.total + float((sizes - old_sizes).sum())
         else:
-            total = (self.mass + float((sizes * inverse)[fresh].sum())) / (self.rounds + 1)
+            estimated = (self.mass + float((sizes * inverse)[fresh].sum())) / (self.rounds + 1)
+            total = max(estimated, self.total + float((sizes - old_sizes).sum()))
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = np.where(fresh, shares * inverse, 0.0)
         if max_weight is not None:
