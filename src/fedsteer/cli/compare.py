@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import add_experiment, read_experiment, writable
+from fedsteer.cli.shared import add_experiment, read_experiment, terminal_width, writable
 
 EPILOG = """examples:
   fedsteer compare                                          all rules, embedded digits, five seeds
@@ -77,6 +77,6 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
         return 0
-    print(to_text(rows))
+    print(to_text(rows, width=terminal_width()))
     print(f"\npage: {page}")
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,8 @@ def writable(folder: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise ConfigurationError(f"cannot write to {folder}: permission denied")
     return folder
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal; None where the output goes elsewhere and is to be complete."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
