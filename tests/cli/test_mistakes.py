@@ -116,9 +116,12 @@ def test_a_folder_that_holds_another_run(capsys: pytest.CaptureFixture[str]) -> 
     assert main(command) == 0
     capsys.readouterr()
     for change, words in [
-        (["--seed", "1"], "here holds a run with another seed; choose another --out"),
-        (["--set", "training.rate=1"], "here holds a run with another experiment"),
-        (["--rule", "mifa"], "here holds a run with another rule"),
+        (["--seed", "1"], "here holds a run with another seed (0, now 1); choose another --out"),
+        (
+            ["--set", "training.rate=1"],
+            "another experiment.training.rate (0.1, now 1.0)",
+        ),
+        (["--rule", "mifa"], "here holds a run with another rule."),
         ([], "here already holds this run; --resume goes on with it"),
     ]:
         assert main([*command, *change]) == 2

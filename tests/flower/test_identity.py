@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedsteer.flower import FedAWE, FedSteer, Scaffold, report_identity
-from fedsteer.flower.identity import Identities, key_name, reported_id
+from fedsteer.flower.identity import (
+    Identities,
+    client_name,
+    key_name,
+    reported_id,
+    reported_name,
+)
 from fedsteer.records import Run
 from tests.flower.fake import FakeGrid, arrays, drifting, reply_with
 
@@ -166,6 +173,55 @@ def test_reported_ids_are_short_text_or_numbers() -> None:
     assert reported_id({"m": MetricRecord({"partition-id": [1, 2]})}) is None
     with pytest.raises(ValueError, match="longer than"):
         reported_id({"c": ConfigRecord({"client-id": "x" * 1000})})
+
+
+def named(name: str) -> Any:
+    """A client that calls itself so."""
+
+    def answer(message: Message) -> Message:
+        reply = drifting(1, report=False)(message)
+        assert reply is not None
+        reply.content["identity"] = ConfigRecord({"client-id": name})
+        return reply
+
+    return answer
+
+
+def test_a_reported_id_and_an_option_mean_the_same_client(tmp_path: Path) -> None:
+    for text in ("0", "client-0", "ward-7"):
+        assert reported_name(text) == client_name(text)
+    assert reported_name("key-ab") == "client-key-ab"  # nobody becomes a key by saying so
+    grid = FakeGrid({11: named("client-0"), 12: named("1")})
+    known = {"client-0": 0.5, 1: 0.25}
+    strategy = FedSteer(known_probabilities=known, folder=str(tmp_path))
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    assert clients_of(tmp_path, 1) == {"client-0": "fresh", "client-1": "fresh"}
+
+
+def test_two_spellings_of_one_id_are_two_claims(tmp_path: Path) -> None:
+    grid = FakeGrid({11: named("client-0"), 12: named("0")})
+    FedSteer(folder=str(tmp_path)).start(grid, arrays(**INITIAL), num_rounds=1)
+    assert set(clients_of(tmp_path, 1).values()) == {"failed"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"core_set": ["client-1", "wrad-2"]}, "1 of 2 in core_set (client-wrad-2)"),
+        ({"known_probabilities": {1: 0.5, 2: 0.5, 9: 0.5}}, "known_probabilities (client-9)"),
+        ({"population": {1: 10, 2: 10, 9: 10}}, "1 of 3 in population (client-9)"),
+        ({"core_set": [1, 2]}, None),
+    ],
+)
+def test_named_clients_that_nobody_is_are_mentioned_once(
+    options: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    grid = FakeGrid({11: drifting(1), 12: drifting(2)})
+    FedSteer(**options).start(grid, arrays(**INITIAL), num_rounds=6)
+    warnings = [r.getMessage() for r in caplog.records if "never answered" in r.getMessage()]
+    assert len(warnings) == (said is not None)
+    assert said is None or (said in warnings[0] and "client-1, client-2" in warnings[0])
 
 
 def test_identities_survive_a_checkpoint() -> None:

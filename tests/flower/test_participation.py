@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg as PlainFedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from fedsteer import ConfigurationError
+from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
 from fedsteer.flower.nodes import sample
 from fedsteer.flower.replies import brief, weighted_metrics
 from fedsteer.records import Run
+from fedsteer.records.files import read_json
 from tests.flower.fake import (
     FakeGrid,
     arrays,
@@ -232,18 +234,24 @@ def test_all_reachable_nodes_can_be_asked_to_refresh(tmp_path: Path) -> None:
     assert sorted(events) == ["fresh"] + ["refresh"] * 4
 
 
-def test_scaffold_needs_the_number_of_steps(tmp_path: Path) -> None:
+def test_scaffold_needs_the_number_of_steps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     strategy = Scaffold(folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(FakeGrid({1: drifting(1)}), arrays(**INITIAL), num_rounds=1)
     (row,) = Run(tmp_path).clients
     assert row["event"] == "dropped" and "steps" in row["reason"]
+    (said,) = [r.getMessage() for r in caplog.records if "was dropped" in r.getMessage()]
+    assert "client-1" in said and "steps" in said
+
+
+def huge(client: int) -> Any:
+    values = {"w": np.full(5, -2e38, np.float32), "n": np.array(1)}
+    return lambda message: reply_with(message, arrays(**values), 10, client)
 
 
 def test_a_round_the_rule_refuses_holds_the_model(tmp_path: Path) -> None:
-    def huge(client: int) -> Any:
-        values = {"w": np.full(5, -2e38, np.float32), "n": np.array(1)}
-        return lambda message: reply_with(message, arrays(**values), 10, client)
-
     grid = FakeGrid({c: huge(c) for c in range(3)})
     strategy = FedAvg(
         folder=str(tmp_path), fraction_evaluate=0.0, known_probabilities={c: 1e-3 for c in range(3)}
@@ -253,6 +261,31 @@ def test_a_round_the_rule_refuses_holds_the_model(tmp_path: Path) -> None:
     run = Run(tmp_path)
     assert len(run.rounds) == 2
     assert {row["event"] for row in run.clients} <= {"failed", "dropped", "fresh"}
+
+
+@pytest.mark.parametrize("warm_up", [False, True])
+def test_a_refused_round_counts_what_was_sent(
+    warm_up: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise RoundRefused("not today")
+
+    options: dict[str, Any] = {"folder": str(tmp_path), "fraction_evaluate": 0.0}
+    if warm_up:
+        options |= {"preset": "paper", "population": {1: 11, 2: 12}, "core_size": 1}
+    strategy = FedSteer(**options)
+    monkeypatch.setattr(strategy.rule, "step", refuse)
+    grid = FakeGrid({1: drifting(1), 2: drifting(2)})
+    strategy.identities.names = {1: "client-1", 2: "client-2"}
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+    (row,) = Run(tmp_path).rounds
+    assert row["phase"] == ("warm-up" if warm_up else "train")
+    assert row["training_round"] == (0 if warm_up else 1)
+    assert row["asked"] == row["failed"] == 2 and row["bytes_up"] > 40 and row["bytes_down"] > 40
+    result = read_json(tmp_path / "result.json")
+    assert result["uploads"] == 2 and result["warm_up_uploads"] == 2 * warm_up
+    assert result["warm_up_rounds"] == int(warm_up)
+    assert all(result[key] == row[key] for key in ("bytes_up", "bytes_down", "server_bytes"))
 
 
 def test_metrics_are_averaged_as_flower_does() -> None:

@@ -16,7 +16,7 @@ class Population:
         a_i = min(d_i / p_i, max_weight)
 
     A round is one call of `begin`; a round with nobody adds 0 to the mean. While n = 0 every
-    weight is 0. `leave` takes the client's size away and leaves the past rounds as they were.
+    weight is 0. `leave` takes the client's size away, and its share out of the past rounds.
     """
 
     def __init__(self, sizes: dict[Client, float] | None) -> None:
@@ -49,8 +49,11 @@ class Population:
         self.round_sums.append(round_sum)
 
     def leave(self, clients: Sequence[Client]) -> None:
+        before = sum(self.sizes.values())
         for client in clients:
             self.sizes.pop(client, None)
+        share = sum(self.sizes.values()) / before if before > 0 else 1.0
+        self.round_sums = [round_sum * share for round_sum in self.round_sums]
 
     def total(self) -> float:
         if self.closed:

@@ -137,7 +137,7 @@ def test_nobody_from_the_first_round_on(entry: Enrolled, closed: bool, empty: st
         step = rule.step(state, Round(number, [], updates, [], steps=[], model=np.zeros(DIM)))
         state = step.state
         assert step.delta.shape == (DIM,) and not step.delta.any()
-        assert step.diagnostics.clients == () and step.diagnostics.variance == 0
+        assert step.diagnostics.clients == () and not step.diagnostics.variance > 0
     played = Played(rule, state).play([_later(event, 3) for event in events(5, closed=closed)])
     assert all(np.isfinite(delta).all() for delta in played.deltas)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run, read_checkpoint
-from fedsteer.simulate.compare import compare, plan_cells
+from fedsteer.simulate.compare import compare_cells, plan_cells
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
@@ -78,7 +78,7 @@ def compare_small(
 ) -> list[Run]:
     """A comparison on disk."""
     experiment = small({key.replace("__", "."): value for key, value in settings.items()})
-    return compare(experiment, plan_cells(experiment, rules, out), jobs=jobs, resume=resume)
+    return compare_cells(plan_cells(experiment, rules, out), jobs=jobs, resume=resume)
 
 
 def exact_files(folder: Path) -> dict[str, bytes]:

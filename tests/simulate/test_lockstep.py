@@ -54,7 +54,7 @@ def test_finished_runs_are_left_alone_and_the_others_end(tmp_path: Path) -> None
 
 def test_unlike_work_is_refused(tmp_path: Path) -> None:
     runs = [opened(tmp_path, "fedavg", 0), opened(tmp_path, "fedavg", 1, rate=0.07)]
-    with pytest.raises(ConfigurationError, match=r"same \[training\]"):
+    with pytest.raises(ConfigurationError, match="share data, model and training"):
         run_together(runs)
 
 

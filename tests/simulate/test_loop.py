@@ -47,13 +47,19 @@ ALWAYS = {
     "bytes_down",
     "delta_norm",
     "bound_factor",
-    "variance",
     "columns",
     "weight_sum",
     "server_bytes",
 }
-SOMETIMES = {"condition", "train_loss"}
-EVALUATED = {"accuracy", "loss", "class_accuracy", "group_accuracy", "client_accuracy"}
+SOMETIMES = {"condition", "train_loss", "variance"}
+EVALUATED = {
+    "accuracy",
+    "loss",
+    "class_accuracy",
+    "group_accuracy",
+    "client_accuracy",
+    "held_out_accuracy",
+}
 OF_A_CLIENT = {
     "round",
     "client",
@@ -62,6 +68,7 @@ OF_A_CLIENT = {
     "probability",
     "norm",
     "relative_error",
+    "refreshed_error",
     "cosine",
     "staleness",
     "loss",
@@ -83,7 +90,7 @@ def assert_rows(made: Simulation, happenings: list[Happened]) -> None:
         row = happened.row
         assert row["round"] == number == happened.timing["round"]
         assert row.keys() >= ALWAYS and row.keys() <= ALWAYS | SOMETIMES | EVALUATED
-        numbers = [v for k, v in row.items() if isinstance(v, float) and k != "condition"]
+        numbers = [v for k, v in row.items() if isinstance(v, float) and k not in SOMETIMES]
         assert all(math.isfinite(value) for value in numbers), row
         assert row["active"] == row["fresh"] + row["refreshed"]
         assert row["collected"] == (row["active"] if row["phase"] == "warm-up" else 0)

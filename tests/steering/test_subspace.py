@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from fedsteer import Round, make_rule
 from fedsteer.steering import subspace as module
 from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.ridge import pseudo_inverse
@@ -179,11 +181,13 @@ def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
         positions = np.arange(3)
         kernels = kernels_for(updates)
         result = kernels.one_pass(updates, np.zeros(3), space.rows, np.zeros(K), gram_of=positions)
+        if space.stretch is not None:
+            result = replace(result, products=space.stretch[:, None] * result.products)
         installed = [(2, 2, f"client-{number}")] if number % 2 else []
         refreshed = [(number % 2, 0)]
         space.renew(result, positions, refreshed, installed, updates, cache)
         assert kernels.dtype_name(space.rows) == cache
-        rounded = np.array(space.rows.tolist(), np.float64)
+        rounded = space.stretch[:, None] * np.array(space.rows.tolist(), np.float64)
         np.testing.assert_allclose(space.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
         # The difference to the exact columns is far above that tolerance.
         exact = np.array(updates[0].tolist(), np.float64)
@@ -197,7 +201,7 @@ def test_loaded_columns_are_rounded_too(cache: str, library: Any) -> None:
     given = rows.astype(np.float32) if library is np else torch.tensor(rows, dtype=torch.float32)
     space = Subspace.of([7, 2, 4], basis="unit", magnitude="fixed")
     space.load(given, np.array([7, 2, 4]), cache)
-    rounded = np.array(space.rows.tolist(), np.float64)
+    rounded = space.stretch[:, None] * np.array(space.rows.tolist(), np.float64)
     np.testing.assert_allclose(rounded, rows[[7, 2, 4]], rtol=1e-2)
     np.testing.assert_allclose(space.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
 
@@ -212,3 +216,20 @@ def test_scales() -> None:
     np.testing.assert_array_equal(space.estimate_scale, np.ones(K))
     space.basis = "mean"
     np.testing.assert_allclose(space.solve_scale, 1 / K)
+
+
+@pytest.mark.parametrize("size", [1e-7, 1e6])
+@pytest.mark.parametrize(("cache", "library"), CACHES)
+def test_two_bytes_hold_updates_of_any_size(cache: str, library: Any, size: float) -> None:
+    """float16 ends at 65504 and begins at 6e-8; the columns must neither overflow nor vanish."""
+    draw = np.random.default_rng(8)
+    values = size * draw.standard_normal((2, DIM))
+    updates = np.float32(values) if library is np else torch.tensor(values, dtype=torch.float32)
+    rule = make_rule("fedsteer", core_set=[0], ridge=0.0, cache=cache)
+    state = rule.init(DIM, [1.0, 1.0])
+    for number in (1, 2, 3):
+        step = rule.step(state, Round(number, [0, 1], updates, [0.5, 0.5]))
+        state = step.state
+    assert np.isfinite(step.diagnostics.delta_norm)
+    # Client 0 is the basis: its estimate is its update, to the precision of the cache.
+    assert step.diagnostics.relative_errors[0] < 1e-4

@@ -1,4 +1,8 @@
-"""A client that is often away. It would be the same for any strategy of Flower."""
+"""A client that is often away.
+
+But for the two helpers, which FedProx and SCAFFOLD need and which do nothing under other rules, it
+would be the same for any strategy of Flower.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedsteer.flower.client import add_correction, proximal_penalty, sent_parameters
 from flowerdigits.task import is_there, make_model, partitions, train
 
 app = ClientApp()
@@ -25,13 +30,22 @@ def train_locally(message: Message, context: Context) -> Message:
     model = make_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     images, labels = partitions(clients, config["gamma"], config["points"], seed)[partition]
+    sent = sent_parameters(model, message)
     loss, steps = train(
-        model, images, labels, config["epochs"], config["batch"], config["rate"], seed + number
+        model,
+        images,
+        labels,
+        config["epochs"],
+        config["batch"],
+        config["rate"],
+        seed + number,
+        penalty=lambda: proximal_penalty(model, message, sent),  # FedProx
+        correct=lambda: add_correction(model, message),  # SCAFFOLD
     )
     metrics = {
         "train_loss": loss,
         "num-examples": len(labels),
-        "num-steps": steps,
+        "num-steps": steps,  # SCAFFOLD
         "partition-id": partition,  # who this is, whatever node it runs on
     }
     content = RecordDict(

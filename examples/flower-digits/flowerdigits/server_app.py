@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
@@ -22,7 +24,11 @@ def main(grid: Grid, context: Context) -> None:
         accuracy, loss = test(model)
         return MetricRecord({"accuracy": accuracy, "loss": loss})
 
-    strategy = make_strategy(str(config["rule"]), config, seed=int(config["seed"]))
+    rule = str(config["rule"])
+    options: dict[str, Any] = {"seed": int(config["seed"])}
+    if rule == "scaffold":  # its server has to know the clients' learning rate
+        options["local_rate"] = float(config["rate"])
+    strategy = make_strategy(rule, config, **options)
     strategy.start(
         grid,
         ArrayRecord(model.state_dict()),

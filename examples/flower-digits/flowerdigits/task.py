@@ -1,7 +1,8 @@
-"""Model, data and training; nothing here knows of Flower or of fedsteer's rules."""
+"""Model, data and training; nothing here knows of Flower or of any rule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -48,8 +49,13 @@ def train(
     batch: int,
     rate: float,
     seed: int,
+    penalty: Callable[[], Tensor | float],
+    correct: Callable[[], None],
 ) -> tuple[float, int]:
-    """Plain SGD; the mean loss and the number of steps."""
+    """SGD; the mean loss and the number of steps.
+
+    `penalty` is added to the loss of every step, `correct` may change the gradients before it.
+    """
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
     shuffle = torch.Generator().manual_seed(seed)
     losses = []
@@ -57,7 +63,8 @@ def train(
         for rows in torch.randperm(len(labels), generator=shuffle).split(batch):
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
-            loss.backward()
+            (loss + penalty()).backward()
+            correct()
             optimiser.step()
             losses.append(loss.item())
     return sum(losses) / len(losses), len(losses)

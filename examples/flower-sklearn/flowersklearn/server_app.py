@@ -1,4 +1,4 @@
-"""The server: any rule by name."""
+"""The server: a rule by name, any but fedprox and scaffold, which need clients that help."""
 
 from __future__ import annotations
 

@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import add_experiment, read_experiment, terminal_width, writable
+from fedsteer.cli.shared import (
+    add_experiment,
+    read_experiment,
+    tell_failures,
+    terminal_width,
+    writable,
+)
 
 EPILOG = """examples:
   fedsteer compare                                          all rules, embedded digits, five seeds
@@ -17,7 +23,8 @@ EPILOG = """examples:
   fedsteer compare --set partition.gamma=0.7 --out runs/moderate
 
 Every rule meets the same data split, participation and batches under a seed, so differences are
-paired. Finished runs are never repeated: after Ctrl-C, --resume goes on.
+paired. Finished runs are never repeated: after Ctrl-C the same command goes on. A run that cannot
+go on (it diverged) is named below the table and makes the exit code 1.
 """
 
 
@@ -43,7 +50,7 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
     from fedsteer.report import summarise, to_text, write_page
-    from fedsteer.simulate.compare import Cell, compare, plan_cells, with_seeds
+    from fedsteer.simulate.compare import Cell, compare_cells, plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.runner import Interrupted, Progress
 
@@ -62,12 +69,9 @@ def execute(options: argparse.Namespace) -> int:
             update(sum(done.values()), f"{cell.entry.label}, seed {cell.seed}: {words}")
 
         try:
-            runs = compare(
-                experiment, cells, jobs=options.jobs, resume=options.resume, report=report
-            )
+            runs = compare_cells(cells, jobs=options.jobs, resume=True, report=report)
         except Interrupted:
-            again = f"--resume --out {out}"
-            print(f"fedsteer: stopped; the same command with {again} goes on", file=sys.stderr)
+            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
             return 130
     baseline = find_entry(experiment, experiment.run.baseline).label
     compared = {cell.entry.label for cell in cells}
@@ -76,7 +80,7 @@ def execute(options: argparse.Namespace) -> int:
     write_page(runs, page, title=experiment.title or experiment.name)
     if options.json:
         print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
-        return 0
+        return tell_failures(runs)
     print(to_text(rows, width=terminal_width()))
     print(f"\npage: {page}")
-    return 0
+    return tell_failures(runs)

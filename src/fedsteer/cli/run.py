@@ -51,7 +51,9 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)
     entry = find_entry(experiment, options.rule)
-    entry.build(experiment, options.seed)  # a mistake in its options shows before data is loaded
+    entry.build(
+        experiment, options.seed, [1.0]
+    )  # a mistake in its options shows before data is loaded
     folder = options.out or Path("runs", experiment.name, entry.slug, f"seed-{options.seed}")
     writable(folder)
     trackers = []

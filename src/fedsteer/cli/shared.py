@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="change any setting, e.g. --set training.rate=0.05 --set options.fedsteer.ridge=1",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with what is in --out")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on with the run in --out (compare always does)"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -59,6 +62,14 @@ def writable(folder: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise ConfigurationError(f"cannot write to {folder}: permission denied")
     return folder
+
+
+def tell_failures(runs: Iterable[Any]) -> int:
+    """One line on stderr for every run that could not go on; the exit code."""
+    failed = [run for run in runs if run.failure is not None and not run.finished]
+    for run in failed:
+        print(f"fedsteer: {run.folder} stopped: {run.failure}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def terminal_width() -> int | None:

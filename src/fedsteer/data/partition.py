@@ -12,6 +12,9 @@ from fedsteer.errors import ConfigurationError
 
 Indices = NDArray[np.int64]
 
+LET_SHARE = "replace=True (partition.replace=true) lets clients share points"
+"""For errors: the Python argument, and the setting of an experiment or of --set."""
+
 
 @dataclass(frozen=True, eq=False)
 class Partition:
@@ -82,7 +85,9 @@ def checked_points(points: int | None, replace: bool, available: int) -> None:
     """`points` per client of `available` ones: needed as soon as clients share points."""
     if points is None:
         if replace:
-            raise ConfigurationError("replace=True needs points, the number each client draws")
+            raise ConfigurationError(
+                "replace=True needs points (partition.points), the number each client draws"
+            )
     elif not 1 <= points <= available:
         raise ConfigurationError(f"points must lie in 1..{available}, got {points}")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.partition import (
+    LET_SHARE,
     Indices,
     Partition,
     checked_labels,
@@ -48,11 +49,14 @@ def dirichlet(
     if replace and points is not None:
         return partition_of(_shared(labels, clients, alpha, points, rng), labels)
     if points is not None:
-        raise ConfigurationError("points needs replace=True: without it all data is divided")
+        raise ConfigurationError(
+            f"{points} points for each client cannot be divided by Dirichlet shares: points=None "
+            f"(partition.points=none) divides all the data, {LET_SHARE}"
+        )
     if clients * minimum > len(labels):
         raise ConfigurationError(
             f"{clients} clients with {minimum} or more points each need {clients * minimum}, "
-            f"the data has {len(labels)}; replace=True lets them share"
+            f"the data has {len(labels)}; with points, {LET_SHARE}"
         )
     return partition_of(_topped_up(_divided(labels, clients, alpha, rng), minimum), labels)
 

@@ -13,13 +13,13 @@ import math
 import numpy as np
 
 from fedsteer import draws
-from fedsteer.data.partition import Indices, Partition, checked_labels, partition_of
+from fedsteer.data.partition import LET_SHARE, Indices, Partition, checked_labels, partition_of
 from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
 
 _ROUNDING = 1e-9  # 1 - 0.95 is a little above 0.05 in floating point, but 50 / 0.05 is 1000
 
-_OR_SHARE = " or pass replace=True, which lets clients share points"
+_OR_SHARE = f" (partition.points); {LET_SHARE}"
 
 
 def label_groups(

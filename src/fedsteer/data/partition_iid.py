@@ -6,6 +6,7 @@ import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.partition import (
+    LET_SHARE,
     Indices,
     Partition,
     checked_labels,
@@ -36,9 +37,10 @@ def iid(
         )
     needed = clients * (points or 1)
     if needed > len(labels):
+        instead = "" if points is None else "points=None (partition.points=none) divides all data, "
         raise ConfigurationError(
             f"{clients} clients need {needed} points or more, the data has {len(labels)}; "
-            "replace=True lets them share"
+            f"{instead}{LET_SHARE}"
         )
     order = rng.permutation(len(labels))
     return partition_of(np.array_split(order[:needed] if points else order, clients), labels)

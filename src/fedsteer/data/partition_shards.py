@@ -9,6 +9,7 @@ import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.partition import (
+    LET_SHARE,
     Indices,
     Partition,
     checked_labels,
@@ -44,9 +45,11 @@ def shards(
     size = points // shards_per_client if points is not None else None
     cuts = wanted if size is None else len(labels) // size
     if cuts > len(labels) or cuts < (shards_per_client if replace else wanted):
+        instead = "" if points is None else "points=None (partition.points=none) divides all data, "
         raise ConfigurationError(
             f"{clients} clients with {shards_per_client} shards of {size or 1} points or more "
             f"cannot be cut from {len(labels)} points"
+            + ("" if replace else f"; {instead}{LET_SHARE}")
         )
     rng = draws.generator(seed, "partition shards")
     # A random order under the sort, so that the shards of a label differ from seed to seed.

@@ -4,7 +4,8 @@ Node ids of Flower are random: they change when an unkeyed SuperNode restarts an
 simulation. In this order a client is known by
 
     key-...      its public key, where SuperNodes are authenticated: stable whatever restarts
-    client-...   the id it reports: a name or number of its own, such as its partition
+    client-...   the id it reports: a name or number of its own, such as its partition; one that
+                 begins so already is taken as it is
     node-...     its bare node id, which is all there is if it reports nothing
 
 Nobody can take over another's memory. Two claims to one id in a round are both refused. With
@@ -33,6 +34,11 @@ def client_name(client: int | str) -> str:
     return text if text.startswith(("client-", "key-", "node-")) else f"client-{text}"
 
 
+def reported_name(reported: str) -> str:
+    """The name of a client that reports this id; whatever it says, it is no key and no node."""
+    return reported if reported.startswith("client-") else f"client-{reported}"
+
+
 def key_name(public_key: bytes) -> str:
     """The name of the client with this public key (PEM, as Flower hands it out)."""
     return f"key-{sha256(public_key).hexdigest()[:32]}"
@@ -58,6 +64,10 @@ class Identities:
         if self.authenticated and node in self.keys:
             return self.keys[node]
         return self.names.get(node, f"node-{node}")
+
+    def met(self) -> set[str]:
+        """Clients that ever said who they are or, where keys count, were online with one."""
+        return set(self.names.values()) | (set(self.keys.values()) if self.authenticated else set())
 
     def resolve(
         self, claims: Mapping[int, str | None], online: Collection[int]
@@ -103,7 +113,7 @@ class Identities:
         before = self.names.get(node)
         if reported is None:
             return before or f"node-{node}", None
-        name = f"client-{reported}"
+        name = reported_name(reported)
         if before is not None and before != name:
             return name, f"reports id {reported!r} but was {before} before"
         holder = next((other for other, held in self.names.items() if held == name), node)
@@ -124,6 +134,23 @@ class Identities:
         self.keys = {int(node): key for node, key in packed["keys"]}
         self.names = {int(node): name for node, name in packed["names"]}
         self.owners = dict(packed["owners"])
+
+
+def unmatched(named: Mapping[str, set[str]], met: set[str]) -> str:
+    """What to say of clients that options name and nobody was yet; nothing if there are none."""
+
+    def few(names: set[str]) -> str:
+        return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+
+    missing = [
+        f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
+        for option, names in named.items()
+        if names - met
+    ]
+    if not missing:
+        return ""
+    seen = f"those who did: {few(met)}" if met else "nobody did"
+    return f"some named clients never answered: {'; '.join(missing)}. Misspelt, or away? {seen}"
 
 
 def reported_id(records: Mapping[str, Any]) -> str | None:

@@ -100,6 +100,13 @@ def divide(
     return options, theirs
 
 
+def clients_named(options: StrategyOptions, rule_options: Any) -> dict[str, set[str]]:
+    """The clients that options name, by option."""
+    named = {name: getattr(options, name) for name in ("population", "known_probabilities")}
+    named |= {name: getattr(rule_options, name, None) for name in NAMING_CLIENTS}
+    return {name: set(clients) for name, clients in named.items() if clients}
+
+
 def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """Keyword arguments from `context.run_config`: its keys "fedsteer-..." and no others.
 

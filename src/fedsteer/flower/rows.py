@@ -50,12 +50,7 @@ def training_row(
 ) -> dict[str, Any]:
     """One row of rounds.jsonl; `sent` in bytes. Counts the round in `totals`."""
     training = step.diagnostics.phase == "train"
-    totals.trained += training
-    totals.uploads += len(reading.usable)
-    totals.warm_up_uploads += 0 if training else len(reading.usable)
-    totals.bytes_up += reading.received
-    totals.bytes_down += sent
-    totals.server_bytes = max(totals.server_bytes, state.nbytes)
+    _count(training, reading, totals, sent, state)
     losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
     return round_row(
         number,
@@ -72,22 +67,45 @@ def training_row(
     )
 
 
-def refused_row(number: int, totals: Totals, asked: int, failed: int) -> dict[str, Any]:
-    """A round that the rule refused as a whole: nothing moved."""
-    totals.trained += 1
+def refused_row(
+    number: int,
+    phase: str,
+    reading: Reading,
+    requests: Requests,
+    totals: Totals,
+    sent: int,
+    state: State,
+) -> dict[str, Any]:
+    """A round that the rule refused as a whole: nothing moved, but everything was sent."""
+    training = phase == "train"
+    _count(training, reading, totals, sent, state)
     return {
         "round": number,
-        "phase": "train",
-        "training_round": totals.trained,
+        "phase": phase,
+        "training_round": totals.trained if training else 0,
         "active": 0,
         "fresh": 0,
         "dropped": 0,
-        "asked": asked,
-        "failed": failed,
+        "asked": len(requests.everyone),
+        "refreshed": 0,
+        "collected": 0,
+        "failed": len(reading.failed),
+        "bytes_up": reading.received,
+        "bytes_down": sent,
         "delta_norm": 0.0,
         "bound_factor": 1.0,
         "weight_sum": 0.0,
+        "server_bytes": state.nbytes,
     }
+
+
+def _count(training: bool, reading: Reading, totals: Totals, sent: int, state: State) -> None:
+    totals.trained += training
+    totals.uploads += len(reading.usable)
+    totals.warm_up_uploads += 0 if training else len(reading.usable)
+    totals.bytes_up += reading.received
+    totals.bytes_down += sent
+    totals.server_bytes = max(totals.server_bytes, state.nbytes)
 
 
 def client_entries(

@@ -20,13 +20,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.identity import Identities
+from fedsteer.flower.identity import Identities, unmatched
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.manifest import describe_setup, manifest, refuse_other_setup
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
-from fedsteer.flower.options import divide, from_run_config
+from fedsteer.flower.options import clients_named, divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
 from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
 from fedsteer.flower.rows import Totals, client_entries, refused_row, rule_metrics, training_row
@@ -41,6 +41,7 @@ NAMELESS = (
     "some clients report no id: they are strangers again when their SuperNode restarts. Report "
     "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
 )
+ROUNDS_TO_MEET = 3  # after these it is time to wonder about clients nobody answered as
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -82,6 +83,7 @@ class RuleStrategy(Strategy):
         self._timeout: float | None = None
         self._online: set[int] = set()
         self._asked: dict[int, str] = {}  # node -> client it is thought to be
+        self._answered: set[str] = set()
         self._requests = Requests()
         self._messages: list[Message] = []
         self._sent: dict[int, NDArray[Any]] = {}  # node -> the steered vector it was sent
@@ -104,6 +106,8 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask whoever is online, or a sample of them; only if nobody is there at all, wait."""
         self._adopt(arrays)
+        if server_round <= self.number:
+            self._refuse_to_repeat(server_round)
         self.store.round_begins()
         there = await_nodes(grid, 1, self._timeout or 0.0)
         self._online = set(there)
@@ -152,6 +156,7 @@ class RuleStrategy(Strategy):
             self.identities,
             self.options.weighted_by_key,
         )
+        self._tell_who_is_missing(server_round, reading)
         self._leave_out_strangers(reading)
         if self.number == 0 and any(r.client.startswith("node-") for r in reading.usable.values()):
             log(WARNING, "fedsteer: %s", NAMELESS)
@@ -160,6 +165,10 @@ class RuleStrategy(Strategy):
         except RoundRefused as refusal:
             return self._hold(server_round, reading, refusal)
         self.state = step.state
+        for client, reason in list(step.diagnostics.dropped.items())[:1]:
+            more = len(step.diagnostics.dropped) - 1
+            others = f"; and {more} more, clients.jsonl has them" if more else ""
+            log(WARNING, "fedsteer: %s was dropped: %s%s", client, reason, others)
         used = dict(zip(step.diagnostics.clients, step.diagnostics.fresh, strict=True))
         fresh = [reply for reply in reading.usable.values() if used.get(reply.client)]
         if step.action == "move":
@@ -262,6 +271,28 @@ class RuleStrategy(Strategy):
             self.identities.restore(meta["identities"])
         self._setup = setup
 
+    def _refuse_to_repeat(self, number: int) -> None:
+        """A loop that is not ours begins with round 1 again, whatever has been done already."""
+        self.store.close()
+        folder = self.options.folder
+        where = "this strategy" if folder is None else f"the checkpoint in {folder}"
+        instead = "make a new strategy" if folder is None else "choose another folder"
+        raise ConfigurationError(
+            f"round {number} was asked for, but {where} is after round {self.number}: only "
+            f"fedsteer's own start() goes on from there; call that on the strategy, or {instead}"
+        )
+
+    def _tell_who_is_missing(self, number: int, reading: Reading) -> None:
+        """Once: a client that an option names but nobody answers as may be misspelt."""
+        if number > ROUNDS_TO_MEET:
+            return
+        self._answered |= {reply.client for reply in reading.usable.values()}
+        if number < ROUNDS_TO_MEET:
+            return
+        named = clients_named(self.options, self.rule.options)
+        if said := unmatched(named, self._answered | self.identities.met()):
+            log(WARNING, "fedsteer: after %s rounds %s", number, said)
+
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
         # Nobody should still work on a question whose round is over.
         return Message(
@@ -312,17 +343,19 @@ class RuleStrategy(Strategy):
         log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
         for reply in reading.usable.values():
             reading.failed[reply.client] = f"round refused: {refusal}"
-        self.store.record(
-            refused_row(number, self.totals, len(self._messages), len(reading.failed)),
-            client_entries(number, None, reading, ()),
-        )
+        phase, asked = self.rule.phase(self.state), self._requests
+        row = refused_row(number, phase, reading, asked, self.totals, self._bytes_sent, self.state)
+        self.store.record(row, client_entries(number, None, reading, ()))
         return self._end_round(number), MetricRecord({"fedsteer-active": 0})
 
     def _record(self, number: int, step: Step, reading: Reading) -> None:
-        sent = sum(size_of(message.content) for message in self._messages)
-        row = training_row(number, step, reading, self._requests, self.totals, sent, self.state)
-        collected = self._requests.collect
-        self.store.record(row, client_entries(number, step.diagnostics, reading, collected))
+        asked, sent = self._requests, self._bytes_sent
+        row = training_row(number, step, reading, asked, self.totals, sent, self.state)
+        self.store.record(row, client_entries(number, step.diagnostics, reading, asked.collect))
+
+    @property
+    def _bytes_sent(self) -> int:
+        return sum(size_of(message.content) for message in self._messages)
 
     def _end_round(self, number: int) -> ArrayRecord:
         self.number, arrays = number, self.model.record()

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.files import read_json
 
+FAILURE = "failure.json"
+"""Beside the records of a run that could not go on: the reason."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -45,6 +48,12 @@ class Run:
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return (self.folder / "result.json").exists()
+
+    @property
+    def failure(self) -> str | None:
+        """Why the run could not go on, if it could not."""
+        path = self.folder / FAILURE
+        return str(read_json(path)["reason"]) if path.exists() else None
 
     @cached_property
     def result(self) -> dict[str, Any] | None:

@@ -42,6 +42,7 @@ def client_rows(
                 "probability": happened.probabilities[i],
                 "norm": happened.norms[i],
                 "relative_error": happened.relative_errors[i],
+                "refreshed_error": happened.refreshed_errors[i],
                 "cosine": happened.cosines[i],
                 "staleness": happened.staleness[i],
             }

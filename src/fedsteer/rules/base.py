@@ -67,8 +67,10 @@ class Diagnostics:
     norms: Floats  # |g_i|
     relative_errors: Floats  # |g_i - estimate|^2 / |g_i|^2 of the estimate before the refresh
     cosines: Floats  # between g_i and that estimate; nan where there is none
-    variance: float  # of the aggregate (Theorem 1), estimated from the active clients
-    delta_norm: float
+    refreshed_errors: Floats  # as relative_errors, of coordinates recomputed from g_i itself
+    variance: float  # of the aggregate (Theorem 1), estimated from the active clients; nan for
+    #                  rules that do not weigh by d_i/p_i, and in a warm-up
+    delta_norm: float  # 0 where the model stands still
     bound_factor: float  # the norm bound scaled delta by this; 1: it did not act
     dropped: Mapping[ClientId, str]
     condition: float = float("nan")  # of the basis Gram matrix, where there is a basis
@@ -101,6 +103,7 @@ class Outcome:
     condition: float = float("nan")
     columns: int = 0
     core_set: tuple[ClientId, ...] = ()
+    refreshed_residuals: Floats | None = None  # (m,) |g_i - its own projection|^2
     scratch: Any = None  # what `commit` needs again
 
 
@@ -235,14 +238,14 @@ class Rule(ABC):
 
         factor = self._bound(clients, active, outcome)
         delta = outcome.delta if factor == 1.0 else factor * outcome.delta
-        step_diagnostics = _diagnose(active, outcome, factor, dropped)
+        step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
         state.consume()
         self.commit(memory, active, outcome)
         clients.commit(
             active, training=outcome.phase == "train", norms=np.sqrt(outcome.squared_norms)
         )
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
-            clients.probability.restart(active.number)
+            clients.restart()
         if memory.like is None and len(active):
             memory.like = _no_rows(active.updates, clients.dim)
         return Step(delta, State(self.name, memory), step_diagnostics, outcome.action)
@@ -321,7 +324,11 @@ def _no_rows(like: Array, dim: int) -> Array:
 
 
 def _diagnose(
-    active: Active, outcome: Outcome, factor: float, dropped: Mapping[ClientId, str]
+    active: Active,
+    outcome: Outcome,
+    factor: float,
+    dropped: Mapping[ClientId, str],
+    weighs: bool,
 ) -> Diagnostics:
     squares = outcome.squared_norms
     residuals = np.maximum(squares - 2 * outcome.estimate_products + outcome.estimate_squares, 0.0)
@@ -329,6 +336,9 @@ def _diagnose(
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = np.where(squares > 0, residuals / squares, np.nan)
         cosines = outcome.estimate_products / np.sqrt(squares * estimate_squares)
+        refreshed = outcome.refreshed_residuals
+        again = np.full(len(squares), np.nan) if refreshed is None else refreshed / squares
+    length = float(np.sqrt(outcome.delta_squared_norm))
     counted = active.weights**2 * (1 - 1 / active.inverse)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
     return Diagnostics(
         phase=outcome.phase,
@@ -340,8 +350,9 @@ def _diagnose(
         norms=np.sqrt(squares),
         relative_errors=relative,
         cosines=np.where(estimate_squares > 0, cosines, np.nan),
-        variance=float(counted @ residuals),
-        delta_norm=factor * float(np.sqrt(outcome.delta_squared_norm)),
+        refreshed_errors=again,
+        variance=float(counted @ residuals) if weighs and outcome.phase == "train" else np.nan,
+        delta_norm=0.0 if outcome.action == "hold" else factor * length,
         bound_factor=factor,
         dropped=dict(dropped),
         condition=outcome.condition,

@@ -116,14 +116,18 @@ class FedSteer(Rule):
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
-        scaled = used * space.estimate_scale  # the estimates as combinations of raw columns
+        products, squares = space.estimate_products(used, result.products)
+        new_products, new_squares = space.estimate_products(new, result.products)
         present = space.present > 0
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
-            estimate_products=np.sum(scaled.T * result.products, axis=0),
-            estimate_squares=np.sum(scaled @ space.gram * scaled, axis=1),
+            estimate_products=products,
+            estimate_squares=squares,
+            refreshed_residuals=np.maximum(
+                result.squared_norms - 2 * new_products + new_squares, 0.0
+            ),
             weights=weights,
             condition=condition(space.scaled_gram(space.solve_scale)[np.ix_(present, present)]),
             columns=int(present.sum()),

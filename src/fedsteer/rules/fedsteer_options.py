@@ -57,6 +57,8 @@ class CoreSetOptions(WarmUpOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.search_columns is not None and len(self.search_columns) != 2:
+            raise ConfigurationError("search_columns must be a pair: first, end")
         if isinstance(self.core_set, (str, int)):
             raise ConfigurationError(f"core_set must be a list of clients, not {self.core_set!r}")
         if self.core_set is not None:
@@ -107,7 +109,8 @@ class FedSteerOptions(CoreSetOptions):
     solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
     cache: str | None = option(
         None,
-        "type of the stored columns; default: that of the updates",
+        "type of the stored columns; default: that of the updates (NumPy has no bfloat16 and keeps "
+        "float32)",
         choices=("float16", "bfloat16", "float32", "float64"),
     )
 

@@ -28,6 +28,12 @@ MOST_TARGETS = 1_000
 
 def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
     """Column owners before the first round; None is a vacant column."""
+    first, end = options.search_columns or (0, clients.dim)
+    if not 0 <= first < end <= clients.dim:
+        raise ConfigurationError(
+            f"search_columns must be (first, end) within the {clients.dim} model weights, not "
+            f"({first}, {end})"
+        )
     if options.core_set is not None:
         return [plain_id(client) for client in options.core_set]
     if options.select == "online":

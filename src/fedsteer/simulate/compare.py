@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 
 import torch
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
 from fedsteer.records import Run
 from fedsteer.simulate.entries import Entry, find_entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.lockstep import batches_that_fit, run_together
+from fedsteer.simulate.lockstep import alike, batches_that_fit, run_together
 from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, run_entry
 from fedsteer.simulate.world import build_world
 
@@ -28,6 +29,7 @@ from fedsteer.simulate.world import build_world
 class Cell:
     """One run of a comparison."""
 
+    experiment: Experiment
     entry: Entry
     seed: int
     folder: Path
@@ -47,45 +49,45 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
             raise ConfigurationError(
                 f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
             )
-        entry.build(experiment, 0)  # a mistake in its options shows now, not after hours
+        # A mistake in its options shows now, not after hours.
+        entry.build(experiment, 0, [1.0])
     return [
-        Cell(entry, seed, out / entry.slug / f"seed-{seed}")
+        Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
         for seed in range(experiment.seeds)
         for entry in entries.values()
     ]
 
 
-def compare(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    *,
-    jobs: int = 0,
-    resume: bool = False,
-    report: Report | None = None,
+def compare_cells(
+    cells: Sequence[Cell], *, jobs: int = 0, resume: bool = False, report: Report | None = None
 ) -> list[Run]:
     """Run all cells; raises `Interrupted` after a clean stop, with everything so far on disk."""
     tell = report or (lambda cell, progress: None)
+    experiment = cells[0].experiment
     if experiment.run.device != "cpu" and jobs <= 1:
-        _in_lockstep(experiment, cells, resume, tell)
+        _in_lockstep(cells, resume, tell)
         return [Run(cell.folder) for cell in cells]
     jobs = jobs or default_jobs(experiment)
     if jobs == 1 or len(cells) == 1:
         for cell in cells:
-            _run(experiment, cell, resume, partial(tell, cell))
+            _run(cell, resume, partial(tell, cell))
             tell(cell, None)
     else:
-        _in_processes(experiment, cells, min(jobs, len(cells)), resume, tell)
+        _in_processes(cells, min(jobs, len(cells)), resume, tell)
     return [Run(cell.folder) for cell in cells]
 
 
-def _in_lockstep(experiment: Experiment, cells: Sequence[Cell], resume: bool, tell: Report) -> None:
-    """On a GPU: as many cells at once as memory holds."""
-    world = build_world(experiment, 0)
+def _in_lockstep(cells: Sequence[Cell], resume: bool, tell: Report) -> None:
+    """On a GPU: cells of the same kind of work together, as many at once as memory holds."""
     room = int(0.5 * torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 1 << 33
-    size = batches_that_fit(world.network.dim, world.clients, len(cells), room)
-    for start in range(0, len(cells), size):
-        part = cells[start : start + size]
-        runs = [OpenRun(experiment, c.entry, c.seed, c.folder, resume) for c in part]
+    left = list(cells)
+    while left:
+        first = left[0].experiment
+        world = build_world(first, 0)
+        size = batches_that_fit(world.network.dim, world.clients, len(left), room)
+        part = [cell for cell in left if alike(cell.experiment, first)][:size]
+        left = [cell for cell in left if cell not in part]
+        runs = [OpenRun(c.experiment, c.entry, c.seed, c.folder, resume) for c in part]
         run_together(runs, partial(_tell_place, tell, part))
         for cell in part:
             tell(cell, None)
@@ -103,10 +105,10 @@ def default_jobs(experiment: Experiment) -> int:
     return max(1, (cores or 1) // build_world(experiment, 0).threads)
 
 
-def _run(
-    experiment: Experiment, cell: Cell, resume: bool, watch: Callable[[Progress], None] | None
-) -> None:
-    run_entry(experiment, cell.entry, cell.seed, cell.folder, resume=resume, watch=watch)
+def _run(cell: Cell, resume: bool, watch: Callable[[Progress], None] | None) -> None:
+    # One run that diverges must not cost the others; the reason is kept in its folder.
+    with suppress(RoundRefused, TrainingFailed):
+        run_entry(cell.experiment, cell.entry, cell.seed, cell.folder, resume=resume, watch=watch)
 
 
 _messages: Any = None  # the queue of this worker process
@@ -119,26 +121,23 @@ def _start_worker(messages: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(experiment: Experiment, number: int, cell: Cell, resume: bool) -> bool:
+def _work(number: int, cell: Cell, resume: bool) -> bool:
     """Run one cell in a worker; False if it was interrupted."""
     try:
-        _run(experiment, cell, resume, lambda progress: _messages.put((number, progress)))
+        _run(cell, resume, lambda progress: _messages.put((number, progress)))
     except Interrupted:
         return False
     return True
 
 
-def _in_processes(
-    experiment: Experiment, cells: Sequence[Cell], jobs: int, resume: bool, tell: Report
-) -> None:
+def _in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager:
         messages = manager.Queue()
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
         try:
             futures = {
-                pool.submit(_work, experiment, number, cell, resume): cell
-                for number, cell in enumerate(cells)
+                pool.submit(_work, number, cell, resume): cell for number, cell in enumerate(cells)
             }
             for done in _as_completed(futures, messages, cells, tell):
                 if not done.result():

@@ -29,8 +29,8 @@ class Entry:
         """The label as a folder name."""
         return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower()).strip("-")
 
-    def build(self, experiment: Experiment, seed: int) -> Rule:
-        """The rule itself, told what the experiment knows."""
+    def build(self, experiment: Experiment, seed: int, odds: Any = None) -> Rule:
+        """The rule itself, told what the experiment knows; `odds` are the clients' true p_i."""
         known = {field.name for field in fields(RULES[self.rule].options_type)}
         options: dict[str, Any] = {"seed": seed}
         if "local_rate" in known:
@@ -38,6 +38,8 @@ class Entry:
         if experiment.participation.reported == "estimated" and not self.everybody:
             options["probabilities"] = "intervals"
         own = {name: _numbered(value) for name, value in self.options.items()}
+        if own.get("select") == "frequent" and odds is not None:
+            own.setdefault("frequencies", {client: float(p) for client, p in enumerate(odds)})
         return make_rule(self.rule, preset=self.preset, **(options | own))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Asked, Simulation
 from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
 from fedsteer.training import Trained
@@ -40,6 +41,11 @@ def run_together(runs: Sequence[OpenRun], watch: Watch | None = None) -> None:
             run.close()
 
 
+def alike(one: Experiment, other: Experiment) -> bool:
+    """Whether clients of the two do the same kind of work."""
+    return (one.data, one.model, one.training) == (other.data, other.model, other.training)
+
+
 def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
     """How many runs to take together where every one may hold an update of each client."""
     return max(1, min(count, room // (4 * dim * (clients + 8))))
@@ -56,16 +62,20 @@ def _one_round(engine: Stacked, runs: dict[int, OpenRun], watch: Watch | None) -
         orders += own.orders(simulation.model, question.jobs, question.drawn, question.proximal)
     trained = engine.carry_out(orders, _simulation(next(iter(runs.values()))).model)
     first = 0
-    for place, run in runs.items():
+    for place, run in list(runs.items()):
         last = first + len(asked[place].jobs)
         part = Trained(
             trained.updates[first:last], trained.steps[first:last], trained.losses[first:last]
         )
-        happened = _simulation(run).absorb(asked[place], part)
+        first = last
+        try:
+            happened = _simulation(run).absorb(asked[place], part)
+        except RoundRefused as error:  # one run that diverges must not cost the others
+            runs.pop(place).fail(error)
+            continue
         run.keep(happened)
         if watch is not None:
             watch(place, run.progress(happened))
-        first = last
 
 
 def _shared_engine(simulations: Sequence[Simulation]) -> Stacked:
@@ -75,9 +85,8 @@ def _shared_engine(simulations: Sequence[Simulation]) -> Stacked:
         world = simulation.world
         if not isinstance(world.engine, Stacked):
             raise ConfigurationError("lock-step needs the stacked engine: run.engine=stacked")
-        for part in ("data", "model", "training"):
-            if getattr(world.experiment, part) != getattr(first.experiment, part):
-                raise ConfigurationError(f"runs in lock-step must have the same [{part}]")
+        if not alike(world.experiment, first.experiment):
+            raise ConfigurationError("runs in lock-step must share data, model and training")
     assert isinstance(first.engine, Stacked)
     return first.engine
 

@@ -232,7 +232,11 @@ class Simulation:
         found = evaluate(
             world.network, self.model, world.test_images, world.test_labels, world.dataset.classes
         )
-        return {
+        row: dict[str, Any] = {}
+        if world.held_out is not None:
+            aside = evaluate(world.network, self.model, *world.held_out, world.dataset.classes)
+            row["held_out_accuracy"] = aside.accuracy
+        return row | {
             "accuracy": found.accuracy,
             "loss": found.loss,
             "class_accuracy": found.class_accuracy.tolist(),

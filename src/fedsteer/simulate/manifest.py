@@ -24,12 +24,23 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
     if not (found.folder / "manifest.json").exists():
         raise DataError(f"{found.folder} has a checkpoint but no manifest.json")
     before = found.manifest
-    now = {"rule": _rule_record(entry), "seed": seed, "experiment": experiment.as_dict()}
+    now = {"seed": seed, "experiment": experiment.as_dict(), "rule": _rule_record(entry)}
     for name, value in now.items():
-        if _comparable(name, before.get(name)) != _comparable(name, plain(value)):
+        apart = _difference(
+            name, _comparable(name, before.get(name)), _comparable(name, plain(value))
+        )
+        if apart is not None:
             raise ConfigurationError(
-                f"{found.folder} holds a run with another {name}; choose another --out"
+                f"{found.folder} holds a run with another {apart}; choose another --out"
             )
+
+
+def _difference(name: str, before: Any, now: Any) -> str | None:
+    """Where two settings differ, e.g. "experiment.partition.gamma (0.9, now 0.7)"."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        found = [_difference(f"{name}.{k}", before.get(k), now.get(k)) for k in {**before, **now}]
+        return next((path for path in found if path is not None), None)
+    return None if before == now else f"{name} ({before}, now {now})"
 
 
 def _comparable(name: str, value: Any) -> Any:

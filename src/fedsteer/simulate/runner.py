@@ -16,8 +16,16 @@ from time import perf_counter
 
 import numpy as np
 
-from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.errors import (
+    ConfigurationError,
+    DataError,
+    FedsteerError,
+    RoundRefused,
+    TrainingFailed,
+)
 from fedsteer.records import RecordWriter, Run, read_checkpoint, write_checkpoint
+from fedsteer.records.files import write_json
+from fedsteer.records.reader import FAILURE
 from fedsteer.records.writer import STREAMS
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
@@ -70,7 +78,10 @@ class OpenRun:
             if found.finished:
                 return
         world = build_world(_as_before(experiment, found), seed, entry.everybody)
-        self.simulation = Simulation(world, entry.build(experiment, seed))
+        self.simulation = Simulation(
+            world, entry.build(experiment, seed, world.participation.probabilities)
+        )
+        (folder / FAILURE).unlink(missing_ok=True)
         offsets, self.spent = self._restore()
         self.records = RecordWriter(folder)
         try:
@@ -112,6 +123,11 @@ class OpenRun:
             }
             write_checkpoint(self.folder / "arrays.safetensors", arrays, {})
         self.records.finish({"finished": True} | simulation.result() | {"seconds": self._seconds()})
+        self.close()
+
+    def fail(self, error: FedsteerError) -> None:
+        """The run cannot go on; its records so far stay, and why."""
+        write_json(self.folder / FAILURE, {"reason": str(error)})
         self.close()
 
     def close(self) -> None:
@@ -173,6 +189,9 @@ def run_entry(
                     run.save()
                     raise Interrupted
             run.finish()
+    except (RoundRefused, TrainingFailed) as error:
+        run.fail(error)
+        raise
     finally:
         run.close()
     return Run(folder)

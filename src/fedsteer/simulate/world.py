@@ -20,6 +20,7 @@ from torch import Tensor
 from fedsteer import data as datasets
 from fedsteer import participation as attendance
 from fedsteer.data import Dataset, Partition
+from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.participation import Participation, ProbabilityView
 from fedsteer.simulate.experiment import Data, Experiment, ParticipationPlan, PartitionPlan
@@ -52,6 +53,7 @@ class World:
     threads: int
     test_images: Tensor
     test_labels: Tensor
+    held_out: tuple[Tensor, Tensor] | None  # training points that no client holds
     label_groups: dict[str, list[int]]
 
     @property
@@ -114,6 +116,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         threads=threads,
         test_images=test_images[len(test_labels) - kept :],
         test_labels=test_labels[len(test_labels) - kept :],
+        held_out=_held_out(images, labels, partition, seed),
         label_groups=_label_groups(experiment.partition, dataset.classes),
     )
 
@@ -195,6 +198,18 @@ def _participation(plan: ParticipationPlan, clients: int, seed: int) -> Particip
     if plan.kind == "diurnal":
         return attendance.Diurnal(odds, plan.amplitude, plan.period, plan.phases, seed=seed)  # type: ignore[arg-type]
     return attendance.Bernoulli(odds, seed=seed)
+
+
+def _held_out(
+    images: Tensor, labels: Tensor, partition: Partition, seed: int
+) -> tuple[Tensor, Tensor] | None:
+    """Up to 2,000 training points that no client holds: settings are chosen on these."""
+    free = np.setdiff1d(np.arange(len(labels)), np.concatenate(partition.indices))
+    if len(free) < 200:
+        return None
+    draw = generator(seed, "held-out points")
+    picked = torch.as_tensor(draw.permutation(free)[:2_000], device=labels.device)
+    return images[picked], labels[picked]
 
 
 def _label_groups(plan: PartitionPlan, classes: int) -> dict[str, list[int]]:

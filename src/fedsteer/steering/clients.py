@@ -149,7 +149,10 @@ class Clients(Component):
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.probability.forget(slots)
-        self.total -= float(sizes.sum())
+        stay = self.total - float(sizes.sum())
+        # What past rounds have told of the population was told of the leavers, too.
+        self.mass *= max(stay, 0.0) / self.total if self.total > 0 else 1.0
+        self.total = stay
         self.sizes[slots] = 0.0
         self.last_seen[slots] = 0
         self.roster.remove(names)

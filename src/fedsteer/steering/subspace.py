@@ -39,7 +39,8 @@ class Subspace(Component):
     coordinates: Table  # (N, k) z_i
     versions: Table  # (N,) how many maps were there when z_i was written
     maps: Floats  # (v, k, k) changes of basis not yet applied to everybody
-    rows: Array | None = None  # (k, d) raw columns
+    rows: Array | None = None  # (k, d) raw columns over `stretch`
+    stretch: Floats | None = None  # (k,) 1, or |h_j| where two bytes could not hold h_j itself
     basis: str = "unit"
     magnitude: str = "fixed"
 
@@ -99,19 +100,26 @@ class Subspace(Component):
             active.updates,
             active.weights,
             self.rows,
-            coefficients * self.estimate_scale,
+            coefficients * self.estimate_scale * self._stretch(),
             gram_of=gram_of,
             precise=precise,
         )
         if self.rows is None:
-            result = replace(result, products=np.zeros((len(self.owners), len(active))))
-        return result
+            return replace(result, products=np.zeros((len(self.owners), len(active))))
+        if self.stretch is None:
+            return result
+        return replace(result, products=self.stretch[:, None] * result.products)
 
     def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
         scale = self.solve_scale
         solved = ridge_solve(self.scaled_gram(scale), ridge, scale[:, None] * products, solver).T
         return solved * scale if self.magnitude == "follow" else solved
+
+    def estimate_products(self, stored: Floats, products: Floats) -> tuple[Floats, Floats]:
+        """(m,) g_i . estimate_i and |estimate_i|^2 for stored coordinates, in k dimensions."""
+        scaled = stored * self.estimate_scale  # the estimates as combinations of raw columns
+        return np.sum(scaled.T * products, axis=0), np.sum(scaled @ self.gram * scaled, axis=1)
 
     def own_coordinates(
         self,
@@ -139,7 +147,8 @@ class Subspace(Component):
         if self.rows is None:
             dtype = kernels.dtype_name(like)
             return kernels.allocate((len(slots), like.shape[1]), like, dtype)
-        return kernels.combine(self.read(slots) * self.estimate_scale, self.rows)
+        scale = self.estimate_scale * self._stretch()
+        return kernels.combine(self.read(slots) * scale, self.rows)
 
     def renew(
         self,
@@ -231,9 +240,20 @@ class Subspace(Component):
         if self.rows is None:
             dtype = cache or kernels.dtype_name(updates)
             self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
-        kernels.write_rows(self.rows, columns, updates, positions)
-        if kernels.dtype_name(self.rows) in ("float16", "bfloat16"):
-            # The Gram matrix must be that of the rounded columns.
-            exact = kernels.products(self.rows, self.rows[columns])
-            self.gram[:, columns] = exact
-            self.gram[columns] = exact.T
+        if kernels.dtype_name(self.rows) not in ("float16", "bfloat16"):
+            kernels.write_rows(self.rows, columns, updates, positions)
+            return
+        # Two bytes hold unit columns well and large or tiny ones not at all.
+        lengths = np.sqrt(self.gram[columns, columns])
+        lengths = np.where(lengths > 0, lengths, 1.0)
+        unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
+        kernels.write_rows(self.rows, columns, unit, np.arange(len(columns)))
+        self.stretch = self._stretch()
+        self.stretch[columns] = lengths
+        # The Gram matrix must be that of the rounded columns.
+        exact = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
+        self.gram[:, columns] = exact
+        self.gram[columns] = exact.T
+
+    def _stretch(self) -> Floats:
+        return np.ones(len(self.owners)) if self.stretch is None else self.stretch

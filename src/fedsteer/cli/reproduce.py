@@ -1,0 +1,98 @@
+"""`fedsteer reproduce`: a table or figure of the paper, beside what the paper printed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedsteer.cli.shared import tell_failures, writable
+
+EPILOG = """examples:
+  fedsteer reproduce list                                   what there is
+  fedsteer reproduce table1 --only emnist --device cuda     both EMNIST columns
+  fedsteer reproduce table1 --only emnist-0.9 --seeds 2 --rounds 50
+  fedsteer reproduce table2 --smoke                         does it run? seconds, made-up images
+
+Finished runs are never repeated and an interrupted one goes on: give the same command again.
+--reading authors flips everything in which the authors' code parts ways with their text.
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "reproduce",
+        help="a table or figure of the paper",
+        description="Run a table or figure of the paper and put it beside the published figures.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
+    parser.add_argument("--reading", default="paper", help="paper (default) or authors")
+    parser.add_argument("--only", metavar="COLUMN", help="only columns whose name begins so")
+    parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the paper")
+    parser.add_argument("--rounds", type=int, metavar="T", help="default: 150")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--smoke", action="store_true", help="tiny, on made images: does it run?")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--jobs", type=int, default=0, help="parallel processes on a CPU")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce-NAME")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run it."""
+    from fedsteer.cli.display import describe, progress_bar
+    from fedsteer.errors import ConfigurationError
+    from fedsteer.report import write_page
+    from fedsteer.report.published import lines_of, to_published_markdown
+    from fedsteer.simulate.compare import Cell, compare_cells
+    from fedsteer.simulate.experiment import parse_settings
+    from fedsteer.simulate.runner import Interrupted, Progress
+    from fedsteer.simulate.sheet import load_sheet, shipped_sheets
+
+    if options.name == "list":
+        for name, text in shipped_sheets().items():
+            print(f"{name:<16}{text.splitlines()[0].removeprefix('# ')}")
+        return 0
+    for name in ("seeds", "rounds"):
+        if getattr(options, name) is not None and getattr(options, name) < 1:
+            raise ConfigurationError(f"--{name} must be at least 1")
+    settings = {"run.device": options.device} | parse_settings(options.set)
+    if options.rounds is not None:
+        settings["run.rounds"] = options.rounds
+    sheet = load_sheet(
+        options.name,
+        reading=options.reading,
+        settings=settings,
+        seeds=options.seeds,
+        only=options.only,
+        smoke=options.smoke,
+    )
+    suffix = "-smoke" if options.smoke else ""
+    out = writable(options.out or Path("runs", f"reproduce-{options.name}{suffix}"))
+    cells = sheet.cells(out)
+    done: dict[Path, float] = {}
+    with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
+
+        def report(cell: Cell, progress: Progress | None) -> None:
+            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
+            words = "done" if progress is None else describe(progress)
+            where = f"{cell.experiment.name}, {cell.entry.label}, seed {cell.seed}"
+            update(sum(done.values()), f"{where}: {words}")
+
+        try:
+            runs = compare_cells(cells, jobs=options.jobs, resume=True, report=report)
+        except Interrupted:
+            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
+            return 130
+    published = {column.experiment.name: column.published for column in sheet.columns}
+    table = to_published_markdown(lines_of(runs, published))
+    (out / "table.md").write_text(table)
+    write_page(runs, out / "report.html", title=sheet.title)
+    print(table)
+    print(f"table: {out / 'table.md'}\npage: {out / 'report.html'}")
+    return tell_failures(runs)

@@ -1,0 +1,143 @@
+"""A table or figure of the paper: several experiments side by side, with the published figures.
+
+A sheet is a TOML file in `experiments/paper`: `rules`, `variants` and `seeds` for all, and one
+`[[columns]]` for each experiment, made from a shipped one by `set`, with what the paper printed.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.simulate.compare import Cell, plan_cells
+from fedsteer.simulate.experiment import Experiment, load_experiment
+
+READINGS = ("paper", "authors")
+SMOKE: dict[str, Any] = {
+    "partition.clients": 12,
+    "partition.points": 12,
+    "participation.weak": 0.3,
+    "participation.powerful": 0.6,
+    "training.epochs": 1,
+    "run.rounds": 4,
+    "run.evaluate_every": 2,
+    "run.watch": [1, 5],
+    "options.fedsteer.core_size": 3,
+    "options.fedsteer.cycles": 1,
+    "options.cluster_fedvarp.cluster_count": 3,
+    "options.cluster_fedvarp.cycles": 1,
+}
+SMOKE_MODELS: dict[str, dict[str, Any]] = {
+    "emnist-cnn": {"channels": [2, 2, 2], "hidden": [8]},
+    "fashion-cnn": {"channels": [2, 2], "hidden": [8]},
+    "preact-resnet18": {"width": 2},
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One experiment of a sheet."""
+
+    experiment: Experiment
+    published: dict[str, float]  # label -> accuracy in the paper
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What `fedsteer reproduce NAME` runs."""
+
+    name: str
+    title: str
+    columns: list[Column]
+
+    def cells(self, out: Path) -> list[Cell]:
+        """Every run of every column."""
+        found = []
+        for column in self.columns:
+            folder = out / column.experiment.name
+            found += plan_cells(column.experiment, column.experiment.rules, folder)
+        return found
+
+
+def shipped_sheets() -> dict[str, str]:
+    """Name -> TOML text of every table and figure."""
+    folder = files("fedsteer") / "experiments" / "paper"
+    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return {
+        e.name.removesuffix(".toml"): e.read_text() for e in entries if e.name.endswith(".toml")
+    }
+
+
+def load_sheet(
+    name: str,
+    *,
+    reading: str = "paper",
+    settings: Mapping[str, Any] | None = None,
+    seeds: int | None = None,
+    only: str | None = None,
+    smoke: bool = False,
+) -> Sheet:
+    """A sheet by name. `settings` go over every column, `only` keeps columns that begin so."""
+    sheets = shipped_sheets()
+    if name not in sheets:
+        raise unknown("table or figure", name, sheets)
+    if reading not in READINGS:
+        raise unknown("reading", reading, READINGS)
+    table = tomllib.loads(sheets[name])
+    wanted = [c for c in table["columns"] if only is None or c["name"].startswith(only)]
+    if not wanted:
+        raise unknown("column", str(only), [column["name"] for column in table["columns"]])
+    columns = []
+    for column in wanted:
+        experiment = load_experiment(column["experiment"], column["set"])
+        experiment = replace(
+            experiment,
+            name=column["name"],
+            title=f"{table['title']}: {column['name']}",
+            rules=column.get("rules", table["rules"]),
+            variants=table.get("variants", {}),
+            seeds=seeds or table["seeds"],
+        )
+        if reading == "authors":
+            experiment = _authors(experiment, column["experiment"])
+        if smoke:
+            experiment = _smoke(experiment)
+        columns.append(Column(experiment.changed(settings or {}), column.get("paper", {})))
+    return Sheet(name, table["title"], columns)
+
+
+def _authors(experiment: Experiment, base: str) -> Experiment:
+    text = (files("fedsteer") / "experiments" / "readings" / "authors.toml").read_text()
+    table = tomllib.loads(text)
+    changed = experiment.changed(table["all"]["set"] | table.get(base, {}).get("set", {}))
+    return replace(changed, name=f"{experiment.name}-authors", title=f"{experiment.title}, authors")
+
+
+def _smoke(experiment: Experiment) -> Experiment:
+    """A few clients with small networks on made images: does everything run?"""
+    model = experiment.model
+    if model.name not in SMOKE_MODELS:
+        raise ConfigurationError(f"--smoke does not know the model {model.name}")
+    made = {"classes": 8, "side": 16, "points": 400}
+    if model.name == "preact-resnet18":
+        made["channels"] = 3
+    variants = {
+        name: {k: min(v, 4) if k in ("core_size", "candidates") else v for k, v in entry.items()}
+        for name, entry in experiment.variants.items()
+    }
+    fedsteer = {
+        k: v for k, v in experiment.options.get("fedsteer", {}).items() if k != "search_columns"
+    }
+    small = replace(
+        experiment,
+        variants=variants,
+        seeds=min(experiment.seeds, 2),
+        options=experiment.options | {"fedsteer": fedsteer},
+    )
+    settings = {"data.name": "made", "data.options": made} | SMOKE
+    return small.changed(settings | {"model.options": SMOKE_MODELS[model.name]})
