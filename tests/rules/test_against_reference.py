@@ -129,15 +129,12 @@ def close(actual: Any, expected: Any, tolerance: float) -> None:
 @pytest.mark.parametrize("case", CASES, ids=label)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_closed_population_in_float64(case: Any, seed: int) -> None:
-    # A pseudo-inverse of the Gram matrix halves the digits of one of the basis itself.
-    loose = case[0] == "fedsteer" and case[2].get("ridge", 0.5) < 1e-3
-    drive(case, seed, np.float64, closed=True, tolerance=1e-6 if loose else 1e-10)
+    drive(case, seed, np.float64, closed=True, tolerance=1e-10)
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_closed_population_in_float32(case: Any) -> None:
-    loose = case[0] == "fedsteer" and case[2].get("ridge", 0.5) < 1e-3
-    drive(case, 4, np.float32, closed=True, tolerance=1e-2 if loose else 1e-4)
+    drive(case, 4, np.float32, closed=True, tolerance=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +143,7 @@ def test_closed_population_in_float32(case: Any) -> None:
 def test_open_population(case: Any) -> None:
     if case[2].get("average") == "participants":
         pytest.skip("the mean over participants divides by no population")
-    loose = case[0] == "fedsteer" and case[2].get("ridge", 0.5) < 1e-3
-    drive(case, 5, np.float64, closed=False, tolerance=1e-6 if loose else 1e-10)
+    drive(case, 5, np.float64, closed=False, tolerance=1e-10)
 
 
 def test_the_basis_gram_matrix_is_kept_without_ever_being_rebuilt() -> None:

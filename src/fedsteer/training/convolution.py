@@ -100,7 +100,7 @@ def unpool(images: Tensor, pooled: Tensor, back: Tensor, activation: str) -> Ten
     result = torch.empty_like(images)
     height, width, channels = images.shape[2:]
     _unpool[(triton.cdiv(images.numel(), 1024),)](
-        images, pooled, back.contiguous(), result, images.numel(), height, width,
+        images, pooled.contiguous(), back.contiguous(), result, images.numel(), height, width,
         height // 2, width // 2, CHANNELS=channels, ACTIVATION=ACTIVATIONS[activation], BLOCK=1024,
     )  # fmt: skip
     return result
