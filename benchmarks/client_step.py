@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsteer.training.formula import FormulaGradient, known_layers
+from fedsteer.training.formula import FormulaGradient
+from fedsteer.training.known import known_layers
 from fedsteer.training.models import make_network
 from fedsteer.training.networks import Network
 from fedsteer.training.vmapped import VmappedGradient
@@ -31,6 +32,7 @@ NETWORKS: dict[str, tuple[str, tuple[int, int, int], int, dict[str, Any]]] = {
     "emnist-cnn": ("emnist-cnn", (1, 28, 28), 47, {}),
     "fashion-cnn": ("fashion-cnn", (1, 28, 28), 10, {}),
     "mlp 784-64-10": ("mlp", (1, 28, 28), 10, {"hidden": [64]}),
+    "preact-resnet18": ("preact-resnet18", (3, 32, 32), 10, {}),
 }
 
 
@@ -51,22 +53,27 @@ def seconds(work: Callable[[], object], device: str, least: float = 0.3) -> floa
     return median(once() for _ in range(max(5, min(200, int(least / max(single, 1e-6))))))
 
 
-def ceilings(device: str) -> tuple[float, float]:
-    """Bytes per second of a copy (read plus write) and operations per second of a product."""
+def ceilings(device: str) -> tuple[float, dict[str, float]]:
+    """Bytes per second of a copy (read plus write), operations per second of products."""
     size = 1 << 28 if device == "cuda" else 1 << 24
     source = torch.rand(size, device=device)
     target = torch.empty_like(source)
     copy = 8 * size / seconds(lambda: target.copy_(source), device)
     side = 8192 if device == "cuda" else 1024
     left, right = torch.rand(side, side, device=device), torch.rand(side, side, device=device)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    product = 2 * side**3 / seconds(lambda: left @ right, device)
+    rates = {}
+    for kind in ("float32", "tf32", "bfloat16"):
+        torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
+        one, other = (m.bfloat16() if kind == "bfloat16" else m for m in (left, right))
+        rates[kind] = 2 * side**3 / seconds(lambda a=one, b=other: a @ b, device)
     torch.backends.cuda.matmul.allow_tf32 = False
-    return copy, product
+    return copy, rates
 
 
-def work_of(network: Network, shape: tuple[int, int, int], batch: int) -> tuple[float, float]:
-    """Operations and fewest bytes of one client-step."""
+def work_of(
+    network: Network, shape: tuple[int, int, int], batch: int, width: int
+) -> tuple[float, float]:
+    """Operations and fewest bytes of one client-step, activations `width` bytes each."""
     flops, activations = 0.0, batch * shape[0] * shape[1] * shape[2]
     hooks = []
 
@@ -85,7 +92,7 @@ def work_of(network: Network, shape: tuple[int, int, int], batch: int) -> tuple[
         hook.remove()
     # Parameters are read forward, backward and for the update, and written once; activations are
     # written and read once each way.
-    return flops, 4.0 * (4 * network.dim + 4 * activations)
+    return flops, 4.0 * 4 * network.dim + width * 4.0 * activations
 
 
 def main() -> None:
@@ -93,61 +100,64 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--variants", default="formula tf32,formula float32,torch.func")
+    parser.add_argument("--variants", default="fast,float32,torch.func")
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiles", action="append", default=[], metavar="NAME=VALUE",
-                        help="try other tile sizes of fedsteer.training.convolution_kernels")  # fmt: skip
+                        help="try other tile sizes of training/convolution_kernels.py")  # fmt: skip
     options = parser.parse_args()
     device, clients, batch = options.device, options.clients, options.batch
     for setting in options.tiles:
         tile, _, value = setting.partition("=")
         setattr(import_module("fedsteer.training.convolution_kernels"), tile, int(value))
-    copy, product = ceilings(device)
-    print(f"copy {copy / 1e12:.2f} TB/s, product {product / 1e12:.1f} TFLOP/s")
+    copy, products = ceilings(device)
+    words = ", ".join(f"{kind} {rate / 1e12:.0f}" for kind, rate in products.items())
+    print(f"copy {copy / 1e12:.2f} TB/s, products in TFLOP/s: {words}")
     rows = []
     for name in options.networks.split(","):
         model, shape, classes, settings = NETWORKS[name]
         network = make_network(model, shape, classes, settings)
         network.module.to(device)
-        flops, least = work_of(network, shape, batch)
-        floor = max(flops / product, least / copy) * 1e6
         flat = torch.stack([network.initial(seed) for seed in range(clients)]).to(device)
         images = torch.rand(clients, batch, *shape, device=device)
         labels = torch.randint(0, classes, (clients, batch), device=device)
         shares = torch.full((clients, batch), 1 / batch, device=device)
-        few = slice(0, 4)
+        given = (images, labels, shares)
+        few = slice(0, 2)
         exact, _ = VmappedGradient(network)(
             flat[few].double(), images[few].double(), labels[few], shares[few].double(), None
         )
         for variant in options.variants.split(","):
-            torch.backends.cuda.matmul.allow_tf32 = variant.endswith("tf32")
+            layers = known_layers(network, exact=variant != "fast")
+            gradient: Any = VmappedGradient(network)
+            if variant != "torch.func" and layers is not None:
+                gradient = FormulaGradient(network, layers, exact=variant != "fast")
+            torch.backends.cuda.matmul.allow_tf32 = variant == "fast"
             torch.backends.cudnn.allow_tf32 = False
-            layers = known_layers(network, exact=not variant.endswith("tf32"))
-            assert layers is not None
-            gradient: Any = FormulaGradient(layers)
-            if variant == "torch.func":
-                gradient = VmappedGradient(network)
-            found, _ = gradient(flat[few], images[few], labels[few], shares[few], None)
+            kind = "float32"
+            if variant == "fast":
+                kind = "bfloat16" if getattr(gradient, "shortens", False) else "tf32"
+            arranged = gradient.arrange(flat)
+            found, _ = gradient(arranged[few], *(part[few] for part in given), None)
+            found = gradient.restore(found)
             error = float((found.double() - exact).norm() / exact.norm())
 
-            moving = flat.clone()
-
             def step(
-                moving: Tensor = moving,
-                gradient: Any = gradient,
-                batch: tuple[Tensor, ...] = (images, labels, shares),
+                moving: Tensor = arranged, gradient: Any = gradient, given: Any = given
             ) -> None:
-                change, _ = gradient(moving, *batch, None)
+                change, _ = gradient(moving, *given, None)
                 moving.add_(change, alpha=-1e-6)
 
             spent = seconds(step, device) / clients * 1e6
-            rows.append({"network": name, "variant": variant, "microseconds": spent,
-                         "floor": floor, "error": error})  # fmt: skip
-            print(f"{name:<14} {variant:<16} {spent:9.1f} us/client-step   floor {floor:6.1f}   "
-                  f"{spent / floor:5.1f} x   error {error:.1e}")  # fmt: skip
-            if options.profile and variant == "formula tf32":
+            flops, least = work_of(network, shape, batch, 2 if kind == "bfloat16" else 4)
+            floor = max(flops / products[kind], least / copy) * 1e6
+            rows.append({"network": name, "variant": variant, "numbers": kind,
+                         "microseconds": spent, "floor": floor, "error": error})  # fmt: skip
+            print(f"{name:<16} {variant:<11} {kind:<9} {spent:9.1f} us/client-step   "
+                  f"floor {floor:6.1f}   {spent / floor:5.1f} x   error {error:.1e}",
+                  flush=True)  # fmt: skip
+            if options.profile and variant == "fast":
                 with torch.profiler.profile() as found_profile:
                     for _ in range(5):
                         step()

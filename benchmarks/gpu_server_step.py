@@ -36,6 +36,31 @@ def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
     return 1e3 * median(times)
 
 
+def copy_bandwidth() -> float:
+    """Bytes read and written per second."""
+    source = torch.rand(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    return 8e3 * source.numel() / milliseconds(lambda: target.copy_(source))
+
+
+def step_of(clients: list[int], core: int, updates: torch.Tensor) -> Callable[[], None]:
+    """FedSteer's step with these clients active, after every column was filled."""
+    rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
+    state = rule.init(updates.shape[1], np.full(200, 10), like=updates)
+    number = 0
+
+    def step(clients: list[int] = clients) -> None:
+        nonlocal state, number
+        number += 1
+        odds = np.full(len(clients), 0.1)
+        round = Round(number, clients, updates[: len(clients)], probabilities=odds)
+        state = rule.step(state, round).state
+
+    for first in range(0, core, len(updates)):
+        step(list(range(first, min(core, first + len(updates)))))
+    return step
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dim", type=int, default=11_000_000)
@@ -44,10 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     dim, core, active = options.dim, options.core, options.active
-    source = torch.rand(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    copy = 8 * source.numel() / milliseconds(lambda: target.copy_(source)) * 1e3
-    del source, target
+    copy = copy_bandwidth()
     floor = 4 * dim * (core + active) / copy * 1e3
     print(f"copy {copy / 1e12:.2f} TB/s; reading H and G once: {floor:.3f} ms")
     updates = torch.randn(active, dim, device="cuda")
@@ -66,22 +88,7 @@ def main() -> None:
         ("step, one core client active", [0, *range(core, core + active - 1)]),
         ("step, core clients active", range(active)),
     ):
-        rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
-        state = rule.init(dim, np.full(200, 10), like=updates)
-        number = 0
-
-        def step(clients: list[int]) -> None:
-            nonlocal state, number
-            number += 1
-            state = rule.step(
-                state,
-                Round(number=number, clients=clients, updates=updates[: len(clients)],
-                      probabilities=np.full(len(clients), 0.1)),
-            ).state  # fmt: skip
-
-        for first in range(0, core, active):  # every column is there
-            step(list(range(first, min(core, first + active))))
-        rows[label] = milliseconds(lambda clients=list(clients): step(clients))  # type: ignore[misc]
+        rows[label] = milliseconds(step_of(list(clients), core, updates))
     for label, value in rows.items():
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
     if options.out:

@@ -58,7 +58,12 @@ LIBRARIES: dict[str, set[str]] = {
     "records": {"numpy", "safetensors"},
     "fedsteer": set(),
 }
-EXCEPTIONS = {("steering/kernels/torch.py", "torch"), ("records/tensorboard.py", "torch")}
+EXCEPTIONS = {
+    ("steering/kernels/torch.py", "torch"),
+    ("steering/kernels/fused.py", "torch"),
+    ("steering/kernels/fused.py", "triton"),
+    ("records/tensorboard.py", "torch"),
+}
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
 LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}

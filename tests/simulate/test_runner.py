@@ -46,9 +46,9 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     run = run_small(tmp_path / "run", "fedsteer")
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "arrays.safetensors",
-        "model.safetensors",
         "clients.jsonl",
         "manifest.json",
+        "model.safetensors",
         "result.json",
         "rounds.jsonl",
         "timing.jsonl",

@@ -9,11 +9,21 @@ import torch
 from torch import Tensor
 
 from fedsteer.training import convolution
+from fedsteer.training.convolution import Window
 
 needs_gpu = pytest.mark.skipif(
     find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
 )
-SHAPES = [(5, 2, 1, 16), (5, 2, 16, 24), (3, 0, 4, 6)]  # size, padding, channels in and out
+# window, channels in and out; the last three as residual networks have them
+SHAPES = [
+    (Window(5, 1, 2), 1, 16),
+    (Window(5, 1, 2), 16, 24),
+    (Window(3), 4, 6),
+    (Window(3, 1, 1), 64, 70),
+    (Window(3, 2, 1), 64, 128),
+    (Window(1, 2), 70, 64),
+    (Window(3, 2, 1), 2, 4),
+]
 
 
 def drawn(*shape: int) -> Tensor:
@@ -21,67 +31,74 @@ def drawn(*shape: int) -> Tensor:
 
 
 def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-3)
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-4, atol=1e-5 * scale)
+
+
+def filters_of(window: Window, inside: int, outside: int) -> Tensor:
+    """A view into something wider, as parameters are."""
+    size = window.size**2 * inside * outside
+    shape = (window.size, window.size, inside, outside)
+    return drawn(3, size + 32)[:, :size].unflatten(1, shape)
 
 
 @needs_gpu
-@pytest.mark.parametrize(("size", "padding", "inside", "outside"), SHAPES)
+@pytest.mark.parametrize(("window", "inside", "outside"), SHAPES)
 @pytest.mark.parametrize("activation", ["", "relu", "tanh"])
-def test_convolve_and_filter_gradient(
-    size: int, padding: int, inside: int, outside: int, activation: str
-) -> None:
-    images, filters = drawn(3, 4, 9, 8, inside), drawn(3, size * size * inside, outside)
+def test_forward_and_backward(window: Window, inside: int, outside: int, activation: str) -> None:
+    images, filters = drawn(3, 4, 9, 8, inside), filters_of(window, inside, outside)
     bias = drawn(3, outside + 3)[:, :outside]
-    expected = convolution.reference_convolve(images, filters, size, padding, bias, activation)
-    where = (size, padding, True)
-    close(
-        convolution.convolve(images.cuda(), filters.cuda(), *where, bias.cuda(), activation),
-        expected,
+    expected = convolution.reference_convolve(images, filters, window, bias, activation)
+    beside = drawn(*expected.shape)
+    given = (images.cuda(), filters.cuda(), window, True, bias.cuda(), activation)
+    close(convolution.convolve(*given), expected)
+    close(convolution.convolve(*given, beside.cuda()), expected + beside)
+    back = beside
+    into = torch.zeros(filters.shape, device="cuda")
+    convolution.filter_gradient(images.cuda(), back.cuda(), window, into)
+    close(into, convolution.reference_filter_gradient(images, back, window))
+    found = convolution.input_gradient(back.cuda(), filters.cuda(), window, (9, 8))
+    expected = convolution.reference_input_gradient(back, filters, window, (9, 8))
+    close(found, expected)
+    found = convolution.input_gradient(
+        back.cuda(), filters.cuda(), window, (9, 8), beside=images.cuda()
     )
-    back = drawn(*expected.shape)
-    close(
-        convolution.filter_gradient(images.cuda(), back.cuda(), *where),
-        convolution.reference_filter_gradient(images, back, size, padding),
-    )
+    close(found, expected + images)
 
 
 @needs_gpu
-@pytest.mark.parametrize(("size", "padding", "inside", "outside"), SHAPES)
+def test_bfloat16_differs_by_its_rounding_only() -> None:
+    window = Window(3, 2, 1)
+    images, filters = drawn(3, 4, 8, 8, 64).bfloat16(), filters_of(window, 64, 128).bfloat16()
+    wide, wide_filters = images.float(), filters.float()
+    expected = convolution.reference_convolve(wide, wide_filters, window)
+    found = convolution.convolve(images.cuda(), filters.cuda(), window).float().cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-1)
+    back = found.bfloat16()
+    into = torch.zeros(filters.shape, device="cuda")
+    convolution.filter_gradient(images.cuda(), back.cuda(), window, into)
+    close(into, convolution.reference_filter_gradient(wide, back.float(), window))
+
+
+@needs_gpu
+@pytest.mark.parametrize(("window", "inside", "outside"), SHAPES[:3])
 @pytest.mark.parametrize("activation", ["", "relu", "tanh"])
-def test_pooled_forward_and_backward(
-    size: int, padding: int, inside: int, outside: int, activation: str
-) -> None:
-    images, filters = drawn(2, 5, 11, 10, inside), drawn(2, size * size * inside, outside)
-    where = (size, padding, True)
+def test_pooling(window: Window, inside: int, outside: int, activation: str) -> None:
+    images, filters = drawn(3, 5, 11, 10, inside), filters_of(window, inside, outside)
     pooled, which = convolution.convolve_and_pool(
-        images.cuda(), filters.cuda(), *where, None, activation
+        images.cuda(), filters.cuda(), window, True, None, activation
     )
-    values = convolution.reference_convolve(images, filters, size, padding, None, activation)
+    values = convolution.reference_convolve(images, filters, window, None, activation)
     close(pooled, convolution.reference_pool(values)[0])
-    back, rows, columns = drawn(*pooled.shape), values.shape[2], values.shape[3]
-    full = convolution.reference_spread(back, which.cpu(), rows, columns)
-    close(
-        convolution.filter_gradient(images.cuda(), back.cuda(), *where, which),
-        convolution.reference_filter_gradient(images, full, size, padding),
-    )
-    way_back = convolution.turned(filters, size, inside)
-    close(
-        convolution.convolve(
-            back.cuda(),
-            way_back.cuda(),
-            size,
-            size - 1 - padding,
-            True,
-            spread=(which, rows, columns),
-        ),
-        convolution.reference_convolve(full, way_back, size, size - 1 - padding),
-    )
+    back, sides = drawn(*pooled.shape), (values.shape[2], values.shape[3])
+    found = convolution.spread(back.cuda(), which, sides)
+    close(found, convolution.reference_spread(back, which.cpu(), sides))
 
 
 @needs_gpu
 def test_of_equal_pixels_the_first_is_chosen() -> None:
-    images, filters = torch.full((1, 1, 4, 4, 1), 0.25), torch.ones(1, 1, 16)
-    _, which = convolution.convolve_and_pool(images.cuda(), filters.cuda(), 1, 0, True)
+    images, filters = torch.full((1, 1, 4, 4, 1), 0.25), torch.ones(1, 1, 1, 1, 16)
+    _, which = convolution.convolve_and_pool(images.cuda(), filters.cuda(), Window(1))
     assert not which.any()
 
 
@@ -94,5 +111,5 @@ def test_a_spread_gradient_is_that_of_max_pooling() -> None:
     expected = torch.nn.functional.max_pool2d(plain, 2)
     torch.testing.assert_close(pooled.flatten(0, 1), expected.permute(0, 2, 3, 1))
     (gradient,) = torch.autograd.grad(expected, plain, back.flatten(0, 1).permute(0, 3, 1, 2))
-    found = convolution.reference_spread(back, which, 7, 6).flatten(0, 1)
+    found = convolution.reference_spread(back, which, (7, 6)).flatten(0, 1)
     torch.testing.assert_close(found, gradient.permute(0, 2, 3, 1))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import Network, make_network
-from fedsteer.training.formula import is_dense, known_layers
+from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.layers import Linear
 
 OWN = "tests.training.own_networks"
@@ -165,11 +165,11 @@ OTHER: dict[str, Callable[[], nn.Module]] = {
         nn.Flatten(), nn.Linear(4, 3), nn.GELU(), nn.Linear(3, 2)
     ),
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 2)),
-    "strided convolution": lambda: nn.Sequential(
-        nn.Conv2d(1, 1, 1, stride=2), nn.Flatten(), nn.Linear(1, 2)
+    "unevenly strided convolution": lambda: nn.Sequential(
+        nn.Conv2d(1, 1, 1, stride=(1, 2)), nn.Flatten(), nn.Linear(2, 2)
     ),
-    "convolution without bias": lambda: nn.Sequential(
-        nn.Conv2d(1, 1, 1, bias=False), nn.Flatten(), nn.Linear(4, 2)
+    "norm of vectors": lambda: nn.Sequential(
+        nn.Flatten(), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)
     ),
     "oblong convolution": lambda: nn.Sequential(
         nn.Conv2d(1, 1, (1, 2)), nn.Flatten(), nn.Linear(2, 2)

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.arrangement import filter_order
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -143,7 +144,7 @@ class Slot:
         device = data.images.device
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
-        self.own, self.usual = _orders_of_parameters(network, device)
+        self.own, self.usual = filter_order(network, (0, 2, 3, 1), device)
         self.weights = torch.zeros(network.dim, device=device)
         kind = torch.float32 if exact else torch.bfloat16
         self.low = self.weights if exact else torch.zeros(network.dim, dtype=kind, device=device)
@@ -239,19 +240,6 @@ def _views(network: Network, flat: Tensor) -> Iterator[tuple[Parameter, Tensor]]
             yield p, part.view(out, rows, columns, inside).permute(0, 3, 1, 2)
         else:
             yield p, part.view(p.shape)
-
-
-def _orders_of_parameters(network: Network, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Indices that take the usual flat vector to a slot's, and back."""
-    places = torch.arange(network.dim, device=device)
-    parts = []
-    for p in network.parameters:
-        part = places[p.start : p.end].view(p.shape)
-        parts.append((part.permute(0, 2, 3, 1) if len(p.shape) == 4 else part).reshape(-1))
-    own = torch.cat(parts)
-    usual = torch.empty_like(own)
-    usual[own] = places
-    return own, usual
 
 
 def _longest_first(steps: NDArray[np.int64], slots: int) -> list[list[int]]:

@@ -3,11 +3,11 @@
 Libraries see this as one grouped convolution, which they do slowly. Here a client's convolution is
 a matrix product whose left side is gathered on the fly (implicit GEMM), one Triton program per tile
 of output pixels, all clients in one launch (`convolution_kernels`). Images lie as (client, sample,
-row, column, channel), filters as (client, row x column x channel in, channel out).
+row, column, channel), filters as (client, row, column, channel in, channel out).
 
     forward    y  = gather(x) w + b
-    to input   dx = gather(dy) w'       the same kernel, filters turned by 180 degrees
-    to filter  dw = gather(x)^T dy      a second kernel, summed over samples and pixels
+    to input   dx = gather(dy) w^T
+    to filter  dw = gather(x)^T dy      summed over samples and pixels
 
 Where 2 x 2 pooling follows, y is kept in pooled size beside which of the four pixels was largest
 (of equal ones the first: blank background makes many), and dy is spread by that.
@@ -18,6 +18,7 @@ what the kernels are tested against.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -28,37 +29,46 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+@dataclass(frozen=True)
+class Window:
+    """A square filter that moves over zero-padded images."""
+
+    size: int
+    stride: int = 1
+    padding: int = 0
+
+    def over(self, side: int) -> int:
+        """How many places there are along a side."""
+        return (side + 2 * self.padding - self.size) // self.stride + 1
+
+
 def convolve(
     images: Tensor,
     filters: Tensor,
-    size: int,
-    padding: int,
-    exact: bool,
+    window: Window,
+    exact: bool = True,
     bias: Tensor | None = None,
     activation: str = "",
-    spread: tuple[Tensor, int, int] | None = None,
+    beside: Tensor | None = None,
 ) -> Tensor:
-    """f((c, b, h, w, in) * (c, size * size * in, out) + bias) -> (c, b, h', w', out).
+    """f((c, b, h, w, in) * (c, size, size, in, out) + bias) -> (c, b, h', w', out).
 
-    `spread` (which, rows, columns): the images are a gradient of pooled size, to be spread first.
+    `exact` asks for float32 products where tf32 would do; `beside` is added to the result.
     """
-    if images.is_cuda and (kernels := _kernels()):
-        result, _ = kernels.convolve(
-            images, filters, size, padding, exact, bias, activation, False, spread
-        )
-        found: Tensor = result
-        return found
-    if spread is not None:
-        images = reference_spread(images, *spread)
-    return reference_convolve(images, filters, size, padding, bias, activation)
+    if kernels := _kernels(images):
+        result: Tensor = kernels.convolve(
+            images, filters, window, exact, bias, activation, False, beside
+        )[0]
+        return result
+    result = reference_convolve(images, filters, window, bias, activation)
+    return result if beside is None else result + beside
 
 
 def convolve_and_pool(
     images: Tensor,
     filters: Tensor,
-    size: int,
-    padding: int,
-    exact: bool,
+    window: Window,
+    exact: bool = True,
     bias: Tensor | None = None,
     activation: str = "",
 ) -> tuple[Tensor, Tensor]:
@@ -66,33 +76,46 @@ def convolve_and_pool(
 
     An odd row or column at the end is left out.
     """
-    if images.is_cuda and (kernels := _kernels()):
+    if kernels := _kernels(images):
         pooled, which = kernels.convolve(
-            images, filters, size, padding, exact, bias, activation, True, None
+            images, filters, window, exact, bias, activation, True, None
         )
         return pooled, which
-    return reference_pool(reference_convolve(images, filters, size, padding, bias, activation))
+    return reference_pool(reference_convolve(images, filters, window, bias, activation))
+
+
+def input_gradient(
+    back: Tensor,
+    filters: Tensor,
+    window: Window,
+    sides: tuple[int, int],
+    exact: bool = True,
+    beside: Tensor | None = None,
+) -> Tensor:
+    """(c, b, h', w', out) -> (c, b, h, w, in) for images of those sides, plus `beside`."""
+    if kernels := _kernels(back):
+        result: Tensor = kernels.input_gradient(back, filters, window, sides, exact, beside)
+        return result
+    result = reference_input_gradient(back, filters, window, sides)
+    return result if beside is None else result + beside
 
 
 def filter_gradient(
-    images: Tensor,
-    back: Tensor,
-    size: int,
-    padding: int,
-    exact: bool,
-    which: Tensor | None = None,
-) -> Tensor:
-    """(c, b, h, w, in), (c, b, h', w', out) -> (c, size * size * in, out).
+    images: Tensor, back: Tensor, window: Window, into: Tensor, exact: bool = True
+) -> None:
+    """(c, b, h, w, in), (c, b, h', w', out) -> (c, size, size, in, out), written to `into`."""
+    if kernels := _kernels(images):
+        kernels.filter_gradient(images, back, window, into, exact)
+    else:
+        into.copy_(reference_filter_gradient(images, back, window))
 
-    With `which`, the gradient `back` is of pooled size.
-    """
-    if images.is_cuda and (kernels := _kernels()):
-        found: Tensor = kernels.filter_gradient(images, back, size, padding, exact, which)
+
+def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
+    """A gradient of pooled size at the pixels it belongs to, zero elsewhere."""
+    if kernels := _kernels(back):
+        found: Tensor = kernels.spread(back, which, sides)
         return found
-    if which is not None:
-        rows, columns = (side + 2 * padding - size + 1 for side in images.shape[2:4])
-        back = reference_spread(back, which, rows, columns)
-    return reference_filter_gradient(images, back, size, padding)
+    return reference_spread(back, which, sides)
 
 
 def activation_gradient(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
@@ -111,52 +134,70 @@ def activate_(values: Tensor, activation: str) -> Tensor:
     return values.tanh_() if activation == "tanh" else values
 
 
-def turned(filters: Tensor, size: int, inside: int) -> Tensor:
-    """Filters for the way back: turned by 180 degrees, input and output swapped."""
-    clients, _, outside = filters.shape
-    shaped = filters.view(clients, size, size, inside, outside).flip(1, 2).transpose(3, 4)
-    return shaped.reshape(clients, size * size * outside, inside)
-
-
 def reference_convolve(
     images: Tensor,
     filters: Tensor,
-    size: int,
-    padding: int,
+    window: Window,
     bias: Tensor | None = None,
     activation: str = "",
 ) -> Tensor:
     """`convolve` as one torch convolution per client."""
     results = []
     for client, image in enumerate(images):
-        kernel = filters[client].view(size, size, images.shape[4], -1).permute(3, 2, 0, 1)
+        kernel = filters[client].permute(3, 2, 0, 1)
         own = None if bias is None else bias[client]
-        moved = F.conv2d(image.permute(0, 3, 1, 2), kernel, own, padding=padding)
+        moved = F.conv2d(image.permute(0, 3, 1, 2), kernel, own, window.stride, window.padding)
         results.append(moved.permute(0, 2, 3, 1))
     return activate_(torch.stack(results), activation)
 
 
-def reference_filter_gradient(images: Tensor, back: Tensor, size: int, padding: int) -> Tensor:
+def reference_input_gradient(
+    back: Tensor, filters: Tensor, window: Window, sides: tuple[int, int]
+) -> Tensor:
+    """`input_gradient` as torch knows it."""
+    results = []
+    for client, gradient in enumerate(back):
+        kernel = filters[client].permute(3, 2, 0, 1)
+        shape = torch.Size((len(gradient), kernel.shape[1], *sides))
+        moved = torch.nn.grad.conv2d_input(
+            shape, kernel, gradient.permute(0, 3, 1, 2), window.stride, window.padding
+        )
+        results.append(moved.permute(0, 2, 3, 1))
+    return torch.stack(results)
+
+
+def reference_filter_gradient(images: Tensor, back: Tensor, window: Window) -> Tensor:
     """`filter_gradient` from explicit patches."""
-    clients, samples, inside = images.shape[0], images.shape[1], images.shape[4]
+    size, (clients, samples, _, _, inside) = window.size, images.shape
     flat = images.flatten(0, 1).permute(0, 3, 1, 2)
-    patches = F.unfold(flat, size, padding=padding).view(clients, samples, inside, size * size, -1)
+    patches = F.unfold(flat, size, padding=window.padding, stride=window.stride)
+    patches = patches.view(clients, samples, inside, size * size, -1)
     left = patches.permute(0, 3, 2, 1, 4).reshape(clients, size * size * inside, -1)
-    return torch.bmm(left, back.reshape(clients, -1, back.shape[4]))
+    found = torch.bmm(left, back.reshape(clients, -1, back.shape[4]))
+    return found.view(clients, size, size, inside, -1)
 
 
 def reference_pool(images: Tensor) -> tuple[Tensor, Tensor]:
     """The largest of every square, and the first place in it where that stands."""
+    squares = _squares(images)
+    pooled = squares.amax(dim=4)
+    return pooled, (squares == pooled.unsqueeze(4)).byte().argmax(dim=4).to(torch.int8)
+
+
+def _squares(images: Tensor) -> Tensor:
+    """(c, b, height, width, 4, channels) the pixels of every square."""
     height, width = images.shape[2] // 2, images.shape[3] // 2
-    whole = images[:, :, : 2 * height, : 2 * width].unflatten(3, (width, 2))
-    squares = whole.unflatten(2, (height, 2)).movedim(5, 4).flatten(3, 4)
-    pooled = squares.amax(dim=3)
-    return pooled, (squares == pooled.unsqueeze(3)).byte().argmax(dim=3).to(torch.int8)
+    parts = [
+        images[:, :, row : 2 * height : 2, column : 2 * width : 2]
+        for row in (0, 1)
+        for column in (0, 1)
+    ]
+    return torch.stack(parts, dim=4)
 
 
-def reference_spread(back: Tensor, which: Tensor, rows: int, columns: int) -> Tensor:
-    """A gradient of pooled size at the pixels it belongs to, zero elsewhere."""
-    result = back.new_zeros((*back.shape[:2], rows, columns, back.shape[4]))
+def reference_spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
+    """`spread`, place by place."""
+    result = back.new_zeros((*back.shape[:2], *sides, back.shape[4]))
     height, width = back.shape[2:4]
     for place in range(4):
         into = result[:, :, place // 2 : 2 * height : 2, place % 2 : 2 * width : 2]
@@ -164,9 +205,13 @@ def reference_spread(back: Tensor, which: Tensor, rows: int, columns: int) -> Te
     return result
 
 
+def _kernels(images: Tensor) -> Any:
+    """The Triton kernels, where they can be used."""
+    return _imported() if images.is_cuda and images.dtype != torch.float64 else None
+
+
 @cache
-def _kernels() -> Any:
-    """The Triton kernels, where there is Triton."""
+def _imported() -> Any:
     if find_spec("triton") is None:
         return None
     return import_module("fedsteer.training.convolution_kernels")

@@ -2,14 +2,16 @@
 
 Importing this module needs Triton. Sizes of layers are compile-time constants, so that places of
 pixels cost shifts and not divisions; numbers of samples and clients are not, so that a network is
-compiled once whatever batches come.
-
-A pooled layer is never written out in full: `_convolve` takes its output pixels square by square
-and keeps the largest of each 2 x 2 square, and which it was. Backward, `SPREAD` reads a gradient of
-pooled size and puts it where `which` says, zero elsewhere, while it is being gathered.
+compiled once whatever batches come. With few channels the inner axis of a product runs over taps
+and channels together, with many (BY_TAP) over the channels of one tap after the other, which needs
+no arithmetic per element. float32 images are multiplied as tf32 unless `exact`, bfloat16 ones as
+such; sums are float32.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -17,138 +19,194 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+if TYPE_CHECKING:
+    from fedsteer.training.convolution import Window
+
 ACTIVATIONS = {"": 0, "relu": 1, "tanh": 2}
-PIXELS, WIDE_WARPS = 128, 8
+MANY_CHANNELS = 64
 FILTER_PIXELS, FILTER_DEPTH, FILTER_WARPS, FILTER_PROGRAMS = 64, 32, 2, 2_048
-"""Tile sizes of the two products, chosen by measuring on an H200 (benchmarks/client_step.py)."""
+SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS = 64, 8
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one program cuts its product; chosen by measuring on an H200 (client_step.py)."""
+
+    pixels: int
+    channels: int
+    depth: int
+    warps: int
+
+
+def tile(kind: torch.dtype, outside: int, inner: int) -> Tile:
+    """The tile of a product with that many columns and inner channels."""
+    channels = max(16, triton.next_power_of_2(outside))
+    if kind == torch.float32:
+        return Tile(128, min(channels, 128), 32, 4)
+    depth = max(16, min(64, triton.next_power_of_2(inner)))
+    return Tile(128, min(channels, 256), depth, 4 if channels <= 64 else 8)
 
 
 def convolve(
     images: Tensor,
     filters: Tensor,
-    size: int,
-    padding: int,
+    window: Window,
     exact: bool,
     bias: Tensor | None,
     activation: str,
     pools: bool,
-    spread: tuple[Tensor, int, int] | None,
+    beside: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Both forms of `convolution.convolve`; which pixel of a square was the largest if `pools`."""
-    images, filters = images.contiguous(), filters.contiguous()
+    images = images.contiguous()
     clients, samples, height, width, inside = images.shape
-    which = None
-    if spread is not None:
-        which, height, width = spread
-    outside = filters.shape[2]
-    rows, columns = height + 2 * padding - size + 1, width + 2 * padding - size + 1
+    outside = filters.shape[-1]
+    rows, columns = window.over(height), window.over(width)
     high, wide = (rows // 2, columns // 2) if pools else (rows, columns)
     result = images.new_empty((clients, samples, high, wide, outside))
     chosen = torch.empty_like(result, dtype=torch.int8) if pools else None
-    block_n = max(16, triton.next_power_of_2(outside))
+    cut = tile(images.dtype, outside, inside)
     count = samples * high * wide * (4 if pools else 1)
-    _convolve[(triton.cdiv(count, PIXELS), clients)](
-        images, filters if which is None else which, filters,
-        filters if bias is None else bias, result, filters if chosen is None else chosen,
-        samples, 0 if bias is None else bias.stride(0),
-        HEIGHT=height, WIDTH=width, ROWS=rows, COLUMNS=columns,
-        INSIDE=inside, OUTSIDE=outside, SIZE=size, PADDING=padding, BIASED=bias is not None,
-        ACTIVATION=ACTIVATIONS[activation], POOLS=pools, SPREAD=which is not None,
+    grid = (triton.cdiv(count, cut.pixels), clients, triton.cdiv(outside, cut.channels))
+    _convolve[grid](
+        images, filters, filters if bias is None else bias, result,
+        filters if chosen is None else chosen, filters if beside is None else beside.contiguous(),
+        samples, filters.stride(0), 0 if bias is None else bias.stride(0),
+        HEIGHT=height, WIDTH=width, ROWS=rows, COLUMNS=columns, INSIDE=inside, OUTSIDE=outside,
+        SIZE=window.size, STRIDE=window.stride, PADDING=window.padding,
+        BIASED=bias is not None, ACTIVATION=ACTIVATIONS[activation], POOLS=pools,
+        ADDS=beside is not None, BY_TAP=inside >= MANY_CHANNELS,
         PRECISION="ieee" if exact else "tf32",
-        BLOCK_M=PIXELS, BLOCK_N=block_n, BLOCK_K=32,
-        num_warps=WIDE_WARPS if block_n >= 64 else 4, num_stages=3,
+        BLOCK_M=cut.pixels, BLOCK_N=cut.channels, BLOCK_K=cut.depth,
+        num_warps=cut.warps, num_stages=3,
     )  # fmt: skip
     return result, chosen
 
 
-def filter_gradient(
-    images: Tensor,
+def input_gradient(
     back: Tensor,
-    size: int,
-    padding: int,
+    filters: Tensor,
+    window: Window,
+    sides: tuple[int, int],
     exact: bool,
-    which: Tensor | None,
+    beside: Tensor | None,
 ) -> Tensor:
-    """See `convolution.filter_gradient`."""
+    """See `convolution.input_gradient`."""
+    back = back.contiguous()
+    clients, samples, rows, columns, outside = back.shape
+    inside, stride = filters.shape[-2], window.stride
+    result = back.new_empty((clients, samples, *sides, inside))
+    cut = tile(back.dtype, inside, outside)
+    # Under a stride, pixels of one parity see the same taps: they go together (phases).
+    count = samples * triton.cdiv(sides[0], stride) * triton.cdiv(sides[1], stride)
+    tiles = triton.cdiv(count, cut.pixels)
+    _input_gradient[(tiles, clients * stride * stride, triton.cdiv(inside, cut.channels))](
+        back, filters, result, filters if beside is None else beside.contiguous(), samples,
+        filters.stride(0),
+        HEIGHT=sides[0], WIDTH=sides[1], ROWS=rows, COLUMNS=columns,
+        INSIDE=inside, OUTSIDE=outside, SIZE=window.size, STRIDE=stride, PADDING=window.padding,
+        ADDS=beside is not None, BY_TAP=outside >= MANY_CHANNELS or stride > 1,
+        PRECISION="ieee" if exact else "tf32",
+        BLOCK_M=cut.pixels, BLOCK_N=cut.channels, BLOCK_K=cut.depth,
+        num_warps=cut.warps, num_stages=3,
+    )  # fmt: skip
+    return result
+
+
+def filter_gradient(
+    images: Tensor, back: Tensor, window: Window, into: Tensor, exact: bool
+) -> None:
+    """See `convolution.filter_gradient`; `into` is float32, one piece per client."""
     images, back = images.contiguous(), back.contiguous()
     clients, samples, height, width, inside = images.shape
-    outside = back.shape[4]
-    depth = size * size * inside
-    tiles = triton.cdiv(depth, FILTER_DEPTH)
-    # Enough programs to fill the chip; partial sums are added in a fixed order.
-    splits = max(1, min(16, FILTER_PROGRAMS // max(1, clients * tiles)))
-    partial = images.new_empty((splits, clients, depth, outside))
-    _filter_gradient[(tiles, clients, splits)](
-        images, back, back if which is None else which, partial, samples, clients, splits,
-        HEIGHT=height, WIDTH=width,
-        ROWS=height + 2 * padding - size + 1, COLUMNS=width + 2 * padding - size + 1,
-        INSIDE=inside, OUTSIDE=outside, SIZE=size, PADDING=padding, SPREAD=which is not None,
-        PRECISION="ieee" if exact else "tf32",
-        BLOCK_K=FILTER_DEPTH, BLOCK_N=max(16, triton.next_power_of_2(outside)),
-        BLOCK_M=FILTER_PIXELS, num_warps=FILTER_WARPS, num_stages=3,
-    )  # fmt: skip
-    return partial[0] if splits == 1 else partial.sum(dim=0)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _pixel(m, ROWS: tl.constexpr, COLUMNS: tl.constexpr, SQUARES: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Sample, row and column of pixel number m; with SQUARES, four by four of each 2 x 2 square."""
-    if SQUARES:
-        square = m // 4
-        row = square // (COLUMNS // 2) % (ROWS // 2) * 2 + m % 4 // 2
-        column = square % (COLUMNS // 2) * 2 + m % 2
-        sample = square // ((ROWS // 2) * (COLUMNS // 2))
+    rows, columns, outside = back.shape[2:]
+    size, by_tap = window.size, inside >= MANY_CHANNELS
+    block_n = max(16, triton.next_power_of_2(outside))
+    if images.dtype == torch.float32:
+        pixels, depth, warps = FILTER_PIXELS, FILTER_DEPTH, FILTER_WARPS
     else:
-        row = m // COLUMNS % ROWS
-        column = m % COLUMNS
-        sample = m // (ROWS * COLUMNS)
-    return sample, row, column
+        pixels, warps, block_n = SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS, min(block_n, 128)
+        depth = max(16, min(128, triton.next_power_of_2(inside)))
+    per_tap = triton.cdiv(inside, depth)
+    tiles = size * size * per_tap if by_tap else triton.cdiv(size * size * inside, depth)
+    across = triton.cdiv(outside, block_n)
+    # Enough programs to fill the chip; partial sums are added in a fixed order.
+    splits = max(1, min(16, FILTER_PROGRAMS // max(1, clients * tiles * across)))
+    partial = into
+    if splits > 1:
+        partial = torch.empty((splits, *into.shape), dtype=torch.float32, device=images.device)
+    _filter_gradient[(tiles * across, clients, splits)](
+        images, back, partial, samples, splits, partial.stride(-5),
+        0 if splits == 1 else partial.stride(0),
+        HEIGHT=height, WIDTH=width, ROWS=rows, COLUMNS=columns, INSIDE=inside, OUTSIDE=outside,
+        SIZE=size, STRIDE=window.stride, PADDING=window.padding,
+        BY_TAP=by_tap, PER_TAP=per_tap, ACROSS=across, PRECISION="ieee" if exact else "tf32",
+        BLOCK_K=depth, BLOCK_N=block_n, BLOCK_M=pixels, num_warps=warps, num_stages=3,
+    )  # fmt: skip
+    if splits > 1:
+        torch.sum(partial, dim=0, out=into)
+
+
+def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
+    """See `convolution.spread`."""
+    clients, samples, rows, columns, channels = back.shape
+    result = back.new_empty((clients, samples, *sides, channels))
+    _spread[(triton.cdiv(result.numel(), 1024),)](
+        back.contiguous(), which, result, result.numel(),
+        HEIGHT=sides[0], WIDTH=sides[1], ROWS=rows, COLUMNS=columns, CHANNELS=channels, BLOCK=1024,
+    )  # fmt: skip
+    return result
 
 
 @triton.jit(do_not_specialize=["samples", "bias_stride"])  # type: ignore[untyped-decorator]
 def _convolve(  # type: ignore[no-untyped-def]
-    images, which, filters, bias, result, chosen, samples, bias_stride,
+    images, filters, bias, result, chosen, beside, samples, filter_stride, bias_stride,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
-    BIASED: tl.constexpr, ACTIVATION: tl.constexpr, POOLS: tl.constexpr, SPREAD: tl.constexpr,
-    PRECISION: tl.constexpr,
+    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    BIASED: tl.constexpr, ACTIVATION: tl.constexpr, POOLS: tl.constexpr, ADDS: tl.constexpr,
+    BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     depth: tl.constexpr = SIZE * SIZE * INSIDE
-    per_sample: tl.constexpr = (ROWS // 2) * (COLUMNS // 2) * 4 if POOLS else ROWS * COLUMNS
-    stored: tl.constexpr = (HEIGHT // 2) * (WIDTH // 2) if SPREAD else HEIGHT * WIDTH
-    # Rows and columns that gathering may see: pooling leaves an odd one at the end out.
-    high: tl.constexpr = HEIGHT // 2 * 2 if SPREAD else HEIGHT
-    wide: tl.constexpr = WIDTH // 2 * 2 if SPREAD else WIDTH
+    chunks: tl.constexpr = (INSIDE + BLOCK_K - 1) // BLOCK_K
     client = tl.program_id(1).to(tl.int64)
-    pixels = samples * per_sample
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = tl.arange(0, BLOCK_N)
-    sample, row, column = _pixel(m, ROWS, COLUMNS, POOLS)
-    images += client * samples * stored * INSIDE
-    which += client * samples * stored * INSIDE
-    filters += client * depth * OUTSIDE
+    n = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    per_sample: tl.constexpr = (ROWS // 2) * (COLUMNS // 2) * 4 if POOLS else ROWS * COLUMNS
+    if POOLS:  # pixels four by four, the squares that are pooled
+        row = m // 4 // (COLUMNS // 2) % (ROWS // 2) * 2 + m % 4 // 2
+        column = m // 4 % (COLUMNS // 2) * 2 + m % 2
+    else:
+        row = m // COLUMNS % ROWS
+        column = m % COLUMNS
+    sample = m // per_sample
+    pixels = samples * per_sample
+    images += client * samples * HEIGHT * WIDTH * INSIDE
+    filters += client * filter_stride
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for start in range(0, depth, BLOCK_K):
-        k = start + tl.arange(0, BLOCK_K)
-        tap = k // INSIDE
-        y = row[:, None] + (tap // SIZE)[None, :] - PADDING
-        x = column[:, None] + (tap % SIZE)[None, :] - PADDING
-        inside = (y >= 0) & (y < high) & (x >= 0) & (x < wide)
-        inside &= (m < pixels)[:, None] & (k < depth)[None, :]
-        channel = (k % INSIDE)[None, :]
-        if SPREAD:
-            square = (sample[:, None] * (HEIGHT // 2) + y // 2) * (WIDTH // 2) + x // 2
-            place = square * INSIDE + channel
-            left = tl.load(images + place, mask=inside, other=0.0)
-            at = tl.load(which + place, mask=inside, other=0)
-            left = tl.where(at == y % 2 * 2 + x % 2, left, 0.0)
+    for step in range(0, SIZE * SIZE * chunks if BY_TAP else (depth + BLOCK_K - 1) // BLOCK_K):
+        if BY_TAP:
+            tap = step // chunks
+            channel = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
+            k = tap * INSIDE + channel
+            y = row * STRIDE + tap // SIZE - PADDING
+            x = column * STRIDE + tap % SIZE - PADDING
+            inside = ((y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels))[:, None]
+            place = ((sample * HEIGHT + y) * WIDTH + x)[:, None] * INSIDE + channel[None, :]
+            known = channel < INSIDE
         else:
-            place = ((sample[:, None] * HEIGHT + y) * WIDTH + x) * INSIDE + channel
-            left = tl.load(images + place, mask=inside, other=0.0)
+            k = step * BLOCK_K + tl.arange(0, BLOCK_K)
+            tap = k // INSIDE
+            y = row[:, None] * STRIDE + (tap // SIZE)[None, :] - PADDING
+            x = column[:, None] * STRIDE + (tap % SIZE)[None, :] - PADDING
+            inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels)[:, None]
+            place = ((sample[:, None] * HEIGHT + y) * WIDTH + x) * INSIDE + (k % INSIDE)[None, :]
+            known = k < depth
+        left = tl.load(images + place, mask=inside & known[None, :], other=0.0)
         right = tl.load(
             filters + k[:, None] * OUTSIDE + n[None, :],
-            mask=(k < depth)[:, None] & (n < OUTSIDE)[None, :],
+            mask=known[:, None] & (n < OUTSIDE)[None, :],
             other=0.0,
         )
         total = tl.dot(left, right, total, input_precision=PRECISION)
@@ -158,72 +216,161 @@ def _convolve(  # type: ignore[no-untyped-def]
         # Activations grow with their argument, so the largest before is the largest after.
         squares = tl.reshape(total, (BLOCK_M // 4, 4, BLOCK_N))
         total, first = tl.max(squares, axis=1, return_indices=True)
-        place = tl.program_id(0) * (BLOCK_M // 4) + tl.arange(0, BLOCK_M // 4)
+        where = tl.program_id(0) * (BLOCK_M // 4) + tl.arange(0, BLOCK_M // 4)
         count = pixels // 4
-        chosen += client * count * OUTSIDE
         tl.store(
-            chosen + place[:, None] * OUTSIDE + n[None, :],
+            chosen + client * count * OUTSIDE + where[:, None] * OUTSIDE + n[None, :],
             first.to(tl.int8),
-            mask=(place < count)[:, None] & (n < OUTSIDE)[None, :],
+            mask=(where < count)[:, None] & (n < OUTSIDE)[None, :],
         )
     else:
-        place = m
+        where = m
         count = pixels
     if ACTIVATION == 1:
         total = tl.maximum(total, 0.0)
     if ACTIVATION == 2:
         total = libdevice.tanh(total)
-    result += client * count * OUTSIDE
-    tl.store(
-        result + place[:, None] * OUTSIDE + n[None, :],
-        total,
-        mask=(place < count)[:, None] & (n < OUTSIDE)[None, :],
-    )
+    target = client * count * OUTSIDE + where[:, None] * OUTSIDE + n[None, :]
+    mask = (where < count)[:, None] & (n < OUTSIDE)[None, :]
+    if ADDS:
+        total += tl.load(beside + target, mask=mask, other=0.0).to(tl.float32)
+    tl.store(result + target, total, mask=mask)
 
 
-@triton.jit(do_not_specialize=["samples", "clients", "splits"])  # type: ignore[untyped-decorator]
-def _filter_gradient(  # type: ignore[no-untyped-def]
-    images, back, which, partial, samples, clients, splits,
+@triton.jit(do_not_specialize=["samples"])  # type: ignore[untyped-decorator]
+def _input_gradient(  # type: ignore[no-untyped-def]
+    back, filters, result, beside, samples, filter_stride,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
-    SPREAD: tl.constexpr, PRECISION: tl.constexpr,
+    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    ADDS: tl.constexpr, BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    depth: tl.constexpr = SIZE * SIZE * OUTSIDE
+    chunks: tl.constexpr = (OUTSIDE + BLOCK_K - 1) // BLOCK_K
+    high: tl.constexpr = (HEIGHT + STRIDE - 1) // STRIDE
+    wide: tl.constexpr = (WIDTH + STRIDE - 1) // STRIDE
+    phase = tl.program_id(1) % (STRIDE * STRIDE)
+    client = (tl.program_id(1) // (STRIDE * STRIDE)).to(tl.int64)
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
+    y = m // wide % high * STRIDE + phase // STRIDE
+    x = m % wide * STRIDE + phase % STRIDE
+    sample = m // (high * wide)
+    here = (sample < samples) & (y < HEIGHT) & (x < WIDTH)
+    # The taps that reach a pixel of this phase: every STRIDE-th from the first one on.
+    first_y = (phase // STRIDE + PADDING) % STRIDE
+    first_x = (phase % STRIDE + PADDING) % STRIDE
+    taps_y = (SIZE - first_y + STRIDE - 1) // STRIDE
+    taps_x = (SIZE - first_x + STRIDE - 1) // STRIDE
+    back += client * samples * ROWS * COLUMNS * OUTSIDE
+    filters += client * filter_stride
+    total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+    for step in range(0, taps_y * taps_x * chunks if BY_TAP else (depth + BLOCK_K - 1) // BLOCK_K):
+        if BY_TAP:
+            tap = step // chunks
+            channel = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
+            down = first_y + tap // taps_x * STRIDE
+            right_by = first_x + tap % taps_x * STRIDE
+            row = (y + PADDING - down) // STRIDE
+            column = (x + PADDING - right_by) // STRIDE
+            reach = (y + PADDING >= down) & (row < ROWS) & (x + PADDING >= right_by)
+            inside = (reach & (column < COLUMNS) & here)[:, None]
+            place = ((sample * ROWS + row) * COLUMNS + column)[:, None] * OUTSIDE + channel[None, :]
+            known = channel < OUTSIDE
+            source = ((down * SIZE + right_by) * INSIDE + n)[None, :] * OUTSIDE + channel[:, None]
+        else:  # stride 1
+            k = step * BLOCK_K + tl.arange(0, BLOCK_K)
+            tap = k // OUTSIDE
+            row = y[:, None] + PADDING - (tap // SIZE)[None, :]
+            column = x[:, None] + PADDING - (tap % SIZE)[None, :]
+            inside = (row >= 0) & (row < ROWS) & (column >= 0) & (column < COLUMNS) & here[:, None]
+            place = (sample[:, None] * ROWS + row) * COLUMNS + column
+            place = place * OUTSIDE + (k % OUTSIDE)[None, :]
+            known = k < depth
+            source = (tap[:, None] * INSIDE + n[None, :]) * OUTSIDE + (k % OUTSIDE)[:, None]
+        left = tl.load(back + place, mask=inside & known[None, :], other=0.0)
+        right = tl.load(filters + source, mask=known[:, None] & (n < INSIDE)[None, :], other=0.0)
+        total = tl.dot(left, right, total, input_precision=PRECISION)
+    pixel = (sample * HEIGHT + y) * WIDTH + x
+    target = client * samples * HEIGHT * WIDTH * INSIDE + pixel[:, None] * INSIDE + n[None, :]
+    mask = here[:, None] & (n < INSIDE)[None, :]
+    if ADDS:
+        total += tl.load(beside + target, mask=mask, other=0.0).to(tl.float32)
+    tl.store(result + target, total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["samples", "splits"])  # type: ignore[untyped-decorator]
+def _filter_gradient(  # type: ignore[no-untyped-def]
+    images, back, partial, samples, splits, client_stride, split_stride,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
+    SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
+    BY_TAP: tl.constexpr, PER_TAP: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
     depth: tl.constexpr = SIZE * SIZE * INSIDE
-    per_sample: tl.constexpr = (ROWS // 2) * (COLUMNS // 2) * 4 if SPREAD else ROWS * COLUMNS
-    stored: tl.constexpr = per_sample // 4 if SPREAD else per_sample
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
-    pixels = samples * per_sample
-    k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    n = tl.arange(0, BLOCK_N)
-    tap = k // INSIDE
+    part = tl.program_id(0) // ACROSS
+    pixels = samples * ROWS * COLUMNS
+    n = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
+    if BY_TAP:
+        tap = part // PER_TAP
+        channel = part % PER_TAP * BLOCK_K + tl.arange(0, BLOCK_K)
+        known = channel < INSIDE
+        k = tap * INSIDE + channel
+    else:
+        k = part * BLOCK_K + tl.arange(0, BLOCK_K)
+        tap = k // INSIDE
+        channel = k % INSIDE
+        known = k < depth
     images += client * samples * HEIGHT * WIDTH * INSIDE
-    back += client * samples * stored * OUTSIDE
-    which += client * samples * stored * OUTSIDE
+    back += client * pixels * OUTSIDE
     share = tl.cdiv(tl.cdiv(pixels, BLOCK_M), splits) * BLOCK_M
     total = tl.zeros((BLOCK_K, BLOCK_N), dtype=tl.float32)
     for start in range(split * share, tl.minimum((split + 1) * share, pixels), BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
-        sample, row, column = _pixel(m, ROWS, COLUMNS, SPREAD)
-        y = row[None, :] + (tap // SIZE)[:, None] - PADDING
-        x = column[None, :] + (tap % SIZE)[:, None] - PADDING
-        inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
-        inside &= (m < pixels)[None, :] & (k < depth)[:, None]
-        place = ((sample[None, :] * HEIGHT + y) * WIDTH + x) * INSIDE + (k % INSIDE)[:, None]
-        left = tl.load(images + place, mask=inside, other=0.0)
-        known = (m < pixels)[:, None] & (n < OUTSIDE)[None, :]
-        if SPREAD:
-            place = (m // 4)[:, None] * OUTSIDE + n[None, :]
-            right = tl.load(back + place, mask=known, other=0.0)
-            at = tl.load(which + place, mask=known, other=0)
-            right = tl.where(at == (m % 4)[:, None], right, 0.0)
+        row = m // COLUMNS % ROWS * STRIDE - PADDING
+        column = m % COLUMNS * STRIDE - PADDING
+        sample = m // (ROWS * COLUMNS)
+        if BY_TAP:
+            y = row + tap // SIZE
+            x = column + tap % SIZE
+            inside = ((y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels))[None, :]
+            place = ((sample * HEIGHT + y) * WIDTH + x)[None, :] * INSIDE + channel[:, None]
         else:
-            right = tl.load(back + m[:, None] * OUTSIDE + n[None, :], mask=known, other=0.0)
+            y = row[None, :] + (tap // SIZE)[:, None]
+            x = column[None, :] + (tap % SIZE)[:, None]
+            inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels)[None, :]
+            place = ((sample[None, :] * HEIGHT + y) * WIDTH + x) * INSIDE + channel[:, None]
+        left = tl.load(images + place, mask=inside & known[:, None], other=0.0)
+        right = tl.load(
+            back + m[:, None] * OUTSIDE + n[None, :],
+            mask=(m < pixels)[:, None] & (n < OUTSIDE)[None, :],
+            other=0.0,
+        )
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    partial += (split.to(tl.int64) * clients + client) * depth * OUTSIDE
+    partial += split.to(tl.int64) * split_stride + client * client_stride
     tl.store(
         partial + k[:, None] * OUTSIDE + n[None, :],
         total,
-        mask=(k < depth)[:, None] & (n < OUTSIDE)[None, :],
+        mask=known[:, None] & (n < OUTSIDE)[None, :],
     )
+
+
+@triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
+def _spread(  # type: ignore[no-untyped-def]
+    back, which, result, count,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    channel, pixel = place % CHANNELS, place // CHANNELS
+    y, x = pixel // WIDTH % HEIGHT, pixel % WIDTH
+    row, column, sample = y // 2, x // 2, pixel // (WIDTH * HEIGHT)
+    known = (place < count) & (row < ROWS) & (column < COLUMNS)
+    square = ((sample * ROWS + row) * COLUMNS + column) * CHANNELS + channel
+    value = tl.load(back + square, mask=known, other=0.0)
+    at = tl.load(which + square, mask=known, other=0)
+    tl.store(result + place, tl.where(at == y % 2 * 2 + x % 2, value, 0.0), mask=place < count)

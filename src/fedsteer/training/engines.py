@@ -2,7 +2,7 @@
 
     dense network                 stacked, gradients by formula
     other network, cpu            sequential: convolutions bind, stacking them gains nothing there
-    plain convolutions, cuda      stacked, gradients by formula
+    known layers, cuda            stacked, gradients by formula (the paper's three networks)
     other network, cuda           captured: graphs of autograd's step, clients on several streams
 
 It is written to the manifest and kept when a run is resumed, so that numbers stay reproducible.
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.training.captured import Captured
-from fedsteer.training.formula import FormulaGradient, is_dense, known_layers
+from fedsteer.training.formula import FormulaGradient
+from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
 from fedsteer.training.sequential import Sequential
-from fedsteer.training.stacked import Stacked
+from fedsteer.training.stacked import Stacked, StackedGradient
 from fedsteer.training.vmapped import VmappedGradient
 
 ENGINES = ("sequential", "stacked", "captured")
@@ -70,10 +71,16 @@ def make_engine(
         return Captured(network, data, how, seed, exact)
     if name != "stacked":
         raise unknown("engine", name, ENGINES)
-    layers = known_layers(network, exact)
-    gradient = VmappedGradient(network) if layers is None else FormulaGradient(layers)
+    gradient = _gradient(network, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
     return Stacked(network, data, how, seed, gradient, width, exact)
+
+
+def _gradient(network: Network, exact: bool) -> StackedGradient:
+    layers = known_layers(network, exact)
+    if layers is None:
+        return VmappedGradient(network)
+    return FormulaGradient(network, layers, exact)
 
 
 def _is_small(network: Network) -> bool:

@@ -3,36 +3,51 @@
 Every layer takes stacked inputs (clients, samples, ...) and reads its parameters as views of the
 stacked flat vectors (clients, d); `backward` writes its own gradient into the same places of
 another such stack and returns the gradient for its input. No graph is built. An activation, and
-the pooling after it, belong to the layer before them. Images lie with channels last; `Flatten`
-restores the order that torch's modules expect.
+the pooling after it, belong to the layer before them. Images lie with channels last, filters as
+(row, column, in, out); `Flatten` restores the order that torch's modules expect.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from fedsteer.training.convolution import (
+    Window,
     activate_,
     activation_gradient,
     convolve,
     convolve_and_pool,
     filter_gradient,
-    turned,
+    input_gradient,
+    spread,
 )
+
+
+class Weights(NamedTuple):
+    """Stacked parameters, and the same numbers as convolutions read them (maybe bfloat16)."""
+
+    full: Tensor
+    short: Tensor
 
 
 class Layer(Protocol):
     """One layer."""
 
-    def forward(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
         """Outputs, and what `backward` needs to see again besides the inputs."""
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self,
+        weights: Weights,
+        gradient: Tensor,
+        inputs: Tensor,
+        seen: Any,
+        back: Tensor,
+        first: bool,
     ) -> Tensor:
         """The gradient for the inputs (unused if `first`); writes that of the parameters."""
 
@@ -47,15 +62,21 @@ class Linear:
     bias: int
     activation: str = ""
 
-    def forward(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
-        matrix, bias = self._views(flat)
+    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
+        matrix, bias = self._views(weights.full)
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.transpose(1, 2))
         return activate_(outputs, self.activation), outputs
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self,
+        weights: Weights,
+        gradient: Tensor,
+        inputs: Tensor,
+        seen: Any,
+        back: Tensor,
+        first: bool,
     ) -> Tensor:
-        matrix, _ = self._views(flat)
+        matrix, _ = self._views(weights.full)
         into, into_bias = self._views(gradient)
         back = activation_gradient(seen, back, self.activation)
         into.copy_(torch.bmm(back.transpose(1, 2), inputs))
@@ -71,66 +92,75 @@ class Linear:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A square convolution of stride 1, its activation, and 2 x 2 pooling where `pools`."""
+    """A square convolution, its activation, and 2 x 2 pooling where `pools`."""
 
     inside: int
     outside: int
-    size: int
-    padding: int
+    window: Window
     weight: int
-    bias: int
+    bias: int = -1  # none
     activation: str = ""
     pools: bool = False
-    exact: bool = True  # float32 products; else tf32
+    exact: bool = True  # float32 products; else tf32, or bfloat16 where the inputs are
 
-    def forward(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
-        bias = flat[:, self.bias : self.bias + self.outside]
-        how = (self.size, self.padding, self.exact)
-        filters = self._filters(flat)
+    def forward(
+        self, weights: Weights, inputs: Tensor, beside: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        how = (self.filters(weights.short), self.window, self.exact, self._bias(weights.full))
         if self.pools:
-            pooled, which = convolve_and_pool(inputs, filters, *how, bias, self.activation)
+            pooled, which = convolve_and_pool(inputs, *how, self.activation)
             return pooled, (pooled, which)
-        values = convolve(inputs, filters, *how, bias, self.activation)
+        values = convolve(inputs, *how, self.activation, beside)
         return values, (values, None)
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self,
+        weights: Weights,
+        gradient: Tensor,
+        inputs: Tensor,
+        seen: Any,
+        back: Tensor,
+        first: bool,
+        beside: Tensor | None = None,
     ) -> Tensor:
         values, which = seen
         back = activation_gradient(values, back, self.activation)
-        how = (self.size, self.padding, self.exact)
-        found = filter_gradient(inputs, back, *how, which)
-        shaped = found.unflatten(1, (self.size, self.size, self.inside)).permute(0, 4, 3, 1, 2)
-        self._weights(gradient).copy_(shaped)
-        gradient[:, self.bias : self.bias + self.outside] = back.sum(dim=(1, 2, 3))
+        if (into := self._bias(gradient)) is not None:
+            into.copy_(back.sum(dim=(1, 2, 3)))
+        sides = (inputs.shape[2], inputs.shape[3])
+        if which is not None:
+            back = spread(back, which, (self.window.over(sides[0]), self.window.over(sides[1])))
+        filter_gradient(inputs, back, self.window, self.filters(gradient), self.exact)
         if first:
             return back
-        way_back = turned(self._filters(flat), self.size, self.inside)
-        rows, columns = (side + 2 * self.padding - self.size + 1 for side in inputs.shape[2:4])
-        spread = None if which is None else (which, rows, columns)
-        return convolve(
-            back, way_back, self.size, self.size - 1 - self.padding, self.exact, spread=spread
-        )
+        filters = self.filters(weights.short)
+        return input_gradient(back, filters, self.window, sides, self.exact, beside)
 
-    def _weights(self, flat: Tensor) -> Tensor:
-        count = self.outside * self.inside * self.size * self.size
-        part = flat[:, self.weight : self.weight + count]
-        return part.unflatten(1, (self.outside, self.inside, self.size, self.size))
+    def filters(self, flat: Tensor) -> Tensor:
+        """(clients, rows, columns, in, out), a view."""
+        shape = (self.window.size, self.window.size, self.inside, self.outside)
+        count = self.outside * self.inside * self.window.size**2
+        return flat[:, self.weight : self.weight + count].unflatten(1, shape)
 
-    def _filters(self, flat: Tensor) -> Tensor:
-        """(clients, rows x columns x in, out), as `convolve` wants them."""
-        return self._weights(flat).permute(0, 3, 4, 2, 1).reshape(len(flat), -1, self.outside)
+    def _bias(self, flat: Tensor) -> Tensor | None:
+        return None if self.bias < 0 else flat[:, self.bias : self.bias + self.outside]
 
 
 @dataclass(frozen=True)
 class Flatten:
     """Images to vectors, in the order channel, row, column."""
 
-    def forward(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
         return inputs.permute(0, 1, 4, 2, 3).flatten(2), None
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self,
+        weights: Weights,
+        gradient: Tensor,
+        inputs: Tensor,
+        seen: Any,
+        back: Tensor,
+        first: bool,
     ) -> Tensor:
         height, width, channels = inputs.shape[2:]
         shaped = back.unflatten(2, (channels, height, width))

@@ -42,6 +42,12 @@ class StackedGradient(Protocol):
 
     pads: bool
 
+    def arrange(self, flat: Tensor) -> Tensor:
+        """(c, d) stacked parameters in the order that `__call__` wants."""
+
+    def restore(self, flat: Tensor) -> Tensor:
+        """The inverse of `arrange`."""
+
     def __call__(
         self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
@@ -112,14 +118,14 @@ class Stacked:
     ) -> tuple[Tensor, NDArray[np.float64]]:
         how, count, start = self.how, len(orders), orders[0].start
         if all(order.start is start for order in orders):
-            starts = start.expand(count, -1)
+            starts = self.gradient.arrange(start[None]).expand(count, -1)
         else:
-            starts = torch.stack([order.start for order in orders])
+            starts = self.gradient.arrange(torch.stack([order.start for order in orders]))
         corrections = None
         if any(order.correction is not None for order in orders):
             zero = torch.zeros_like(start)
-            corrections = torch.stack(
-                [zero if order.correction is None else order.correction for order in orders]
+            corrections = self.gradient.arrange(
+                torch.stack([zero if o.correction is None else o.correction for o in orders])
             )
         pull = None
         if any(order.proximal for order in orders):
@@ -157,7 +163,8 @@ class Stacked:
                     None if pull is None else (pull[pick], starts[pick]),
                     None if corrections is None else corrections[pick],
                 )
-        return starts - weights, losses.double().cpu().numpy() / planned.lengths
+        updates = self.gradient.restore(starts - weights)
+        return updates, losses.double().cpu().numpy() / planned.lengths
 
     def sequential(self) -> Sequential:
         """The reference on the same work."""

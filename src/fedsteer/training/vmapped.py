@@ -16,6 +16,14 @@ class VmappedGradient:
         self.network = network
         self.pads = not network.mixes_samples
 
+    def arrange(self, flat: Tensor) -> Tensor:
+        """Parameters are taken in their usual order."""
+        return flat
+
+    def restore(self, flat: Tensor) -> Tensor:
+        """And given back in it."""
+        return flat
+
     def __call__(
         self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,8 @@
 """The whole pass of a server step as one Triton kernel: every number is read from memory once.
 
-A program takes a piece of the d columns, reads updates and basis block by block, writes the
-aggregate and keeps all inner products of the rows in registers. Products are tf32x3: three
-tensor-core products that together are as exact as float32. Pieces are summed in float64, in a fixed
-order. Importing this module needs Triton.
+A program takes a block of the d columns, holds the updates and the basis there in registers, writes
+the aggregate, and takes the inner products of one update after the other with all rows, float32
+throughout. Sums over blocks are float64, in a fixed order. Importing this module needs Triton.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+HELD = 16_384
+"""Numbers that a program holds in its registers."""
 
 
 def fused_pass(
@@ -30,23 +32,22 @@ def fused_pass(
     """
     count, dim = updates.shape
     width = 0 if basis is None else len(coefficients)
-    m, k = (max(16, triton.next_power_of_2(rows)) for rows in (count, max(1, width)))
-    piece = 2_048 if dim < 1 << 22 else 8_192
-    block = min(256, 1 << ((8_192 // (m + (k if width else 0))).bit_length() - 1))
-    pieces = triton.cdiv(dim, piece)
+    m, k = (max(8, triton.next_power_of_2(rows)) for rows in (count, max(1, width)))
+    block = max(64, HELD // (m + (k if width else 0)))
+    blocks = triton.cdiv(dim, block)
     own = m * m if gram else m
     inner = k * m if width else 0
     delta = torch.empty(dim, dtype=torch.float32, device=updates.device)
-    partial = torch.empty((pieces, inner + own + 1), dtype=torch.float32, device=updates.device)
-    _pass[(pieces,)](
+    partial = torch.zeros((blocks, inner + own + 1), dtype=torch.float32, device=updates.device)
+    _pass[(blocks,)](
         updates, updates if basis is None else basis, weights if picked is None else picked,
         weights, coefficients, updates if base is None else base, delta, partial,
         count, width, dim, updates.stride(0), 0 if basis is None else basis.stride(0), base_scale,
         M=m, K=k, BASIS=bool(width), PICKED=picked is not None, BASE=base is not None, GRAM=gram,
-        INNER=inner, OWN=own, PIECE=piece, BLOCK=block, num_warps=4 if m + k <= 64 else 8,
+        INNER=inner, OWN=own, BLOCK=block, num_warps=8,
     )  # fmt: skip
     sums = partial.sum(dim=0, dtype=torch.float64)
-    products = sums[:inner].view(-1, m)[:width, :count]
+    products = sums[:inner].view(m, -1)[:count, :width].T
     mine = sums[inner : inner + own]
     mine = mine.view(m, m)[:count, :count] if gram else mine[:count]
     return delta, products, mine, sums[-1]
@@ -60,50 +61,41 @@ def _pass(  # type: ignore[no-untyped-def]
     count, width, dim, update_stride, basis_stride, base_scale,
     M: tl.constexpr, K: tl.constexpr, BASIS: tl.constexpr, PICKED: tl.constexpr,
     BASE: tl.constexpr, GRAM: tl.constexpr, INNER: tl.constexpr, OWN: tl.constexpr,
-    PIECE: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    piece = tl.program_id(0)
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    known = place < dim
+    partial += tl.program_id(0).to(tl.int64) * (INNER + OWN + 1)
     m, k = tl.arange(0, M), tl.arange(0, K)
     weigh = tl.load(weights + m, mask=m < count, other=0.0)
-    own_row = m.to(tl.int64) * update_stride
-    own = tl.zeros((M, M) if GRAM else (M,), dtype=tl.float32)
+    fresh = tl.load(
+        updates + m.to(tl.int64)[:, None] * update_stride + place[None, :],
+        mask=(m < count)[:, None] & known[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    out = tl.sum(fresh * weigh[:, None], axis=0)
     if BASIS:
         steer = tl.load(coefficients + k, mask=k < width, other=0.0)
         row = tl.load(picked + k, mask=k < width, other=0) if PICKED else k
-        old_row = row.to(tl.int64) * basis_stride
-        inner = tl.zeros((K, M), dtype=tl.float32)
-    length = tl.zeros((BLOCK,), dtype=tl.float32)
-    for start in range(0, PIECE, BLOCK):
-        place = piece * PIECE + start + tl.arange(0, BLOCK)
-        known = place < dim
-        fresh = tl.load(
-            updates + own_row[:, None] + place[None, :],
-            mask=(m < count)[:, None] & known[None, :],
+        old = tl.load(
+            basis + row.to(tl.int64)[:, None] * basis_stride + place[None, :],
+            mask=(k < width)[:, None] & known[None, :],
             other=0.0,
         ).to(tl.float32)
-        out = tl.sum(fresh * weigh[:, None], axis=0)
-        if BASIS:
-            old = tl.load(
-                basis + old_row[:, None] + place[None, :],
-                mask=(k < width)[:, None] & known[None, :],
-                other=0.0,
-            ).to(tl.float32)
-            out += tl.sum(old * steer[:, None], axis=0)
-            inner = tl.dot(old, tl.trans(fresh), inner, input_precision="tf32x3")
-        if BASE:
-            beside = tl.load(base + place, mask=known, other=0.0).to(tl.float32)
-            out += base_scale * beside
-        if GRAM:
-            own = tl.dot(fresh, tl.trans(fresh), own, input_precision="tf32x3")
-        else:
-            own += tl.sum(fresh * fresh, axis=1)
-        length += out * out
-        tl.store(delta + place, out, mask=known)
-    partial += piece.to(tl.int64) * (INNER + OWN + 1)
-    if BASIS:
-        tl.store(partial + k[:, None] * M + m[None, :], inner)
-    if GRAM:
-        tl.store(partial + INNER + m[:, None] * M + m[None, :], own)
-    else:
-        tl.store(partial + INNER + m, own)
-    tl.store(partial + INNER + OWN, tl.sum(length))
+        out += tl.sum(old * steer[:, None], axis=0)
+    if BASE:
+        out += base_scale * tl.load(base + place, mask=known, other=0.0).to(tl.float32)
+    tl.store(delta + place, out, mask=known)
+    tl.store(partial + INNER + OWN, tl.sum(out * out))
+    if not GRAM:
+        tl.store(partial + INNER + m, tl.sum(fresh * fresh, axis=1))
+    if BASIS or GRAM:
+        # One update at a time against the rows held: it comes from the cache, just filled.
+        for j in range(count):
+            one = tl.load(updates + place, mask=known, other=0.0)
+            one = one.to(tl.float32)[None, :]
+            if BASIS:
+                tl.store(partial + j * K + k, tl.sum(old * one, axis=1))
+            if GRAM:
+                tl.store(partial + INNER + j * M + m, tl.sum(fresh * one, axis=1))
+            updates += update_stride
