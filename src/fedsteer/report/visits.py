@@ -37,7 +37,7 @@ def read_visits(run: Run) -> Visits:
     """Go through a run's clients once; the rows themselves are not kept in memory."""
     visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
-    for row in Run(run.folder).clients:
+    for row in run.rows("clients"):
         event = look(row, "event")
         if _kind(event) == "dropped":
             reason = str(look(row, "reason") or "no reason given")
@@ -113,7 +113,7 @@ def dropped_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], i
 
 def raster(run: Run) -> dict[str, Any] | None:
     """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
-    rows = Run(run.folder).clients
+    rows = run.rows("clients")
     seen = [
         (str(look(row, "client")), int(moment), EVENTS.index(_kind(look(row, "event"))))
         for row in rows
