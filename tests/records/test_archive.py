@@ -155,8 +155,8 @@ def test_only_plain_files_below_the_archive_are_read(bad: tarfile.TarInfo, tmp_p
 
 def test_a_sparse_file_that_claims_to_be_huge(tmp_path: Path) -> None:
     header = tarfile.TarInfo("a/rounds.jsonl")
-    header.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
-                          "GNU.sparse.realsize": str(1 << 50), "GNU.sparse.name": "a/rounds.jsonl"}  # fmt: skip
+    sparse = {"major": "1", "minor": "0", "realsize": str(1 << 50), "name": "a/rounds.jsonl"}
+    header.pax_headers = {f"GNU.sparse.{key}": value for key, value in sparse.items()}
     body = b"0\n".ljust(512, b"\0")
     header.size = len(body)
     path = tmp_path / "records.tar.xz"

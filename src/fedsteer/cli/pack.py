@@ -14,9 +14,9 @@ EPILOG = """examples:
   fedsteer report results/digits/records.tar.xz             reads it without unpacking
   tar xf results/digits/records.tar.xz -C somewhere         gives the run folders back
 
-Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of each
-rule. Left out: checkpoints, timings, accuracy by class and round, loss and norm by client. Numbers
-in rows keep five digits, accuracies and results all of them, so tables and curves stay the same.
+Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of
+each rule. Left out: checkpoints, timings, accuracy by class and round, loss and norm by client.
+Numbers in rows keep five digits, accuracies and results all, so tables and curves stay the same.
 The same records give the same bytes.
 """
 

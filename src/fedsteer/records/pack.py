@@ -12,7 +12,7 @@ from fedsteer.records.files import parse_json
 from fedsteer.records.reader import Run, find_runs, read_sheet
 
 CLIENTS = ("first", "none", "all")
-"""Whose client rows and coordinates are kept: the first seed of each rule, nobody's, everybody's."""
+"""Whose client rows and coordinates are kept: the first seed of each rule, none, or all."""
 
 
 def pack_records(
