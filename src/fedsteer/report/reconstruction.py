@@ -42,7 +42,8 @@ def series_of(runs: Iterable[Run]) -> list[Series]:
     for name, entry in zip(names_of(entries), entries, strict=True):
         for key, words in (("relative_error", ""), ("refreshed_error", ", recomputed")):
             plain = looks[entry.label]
-            one = Series(name + words, Look(plain.colour, "dot") if words else plain)
+            dotted = Look(plain.colour, "dot" if plain.dash == "solid" else "dashdot")
+            one = Series(name + words, dotted if words else plain)
             _fill(one, entry, key)
             if one.by_staleness:
                 found.append(one)
@@ -75,7 +76,7 @@ def errors_svg(runs: Iterable[Run], title: str) -> str:
         parts.append(panels[0][0].line(_points(one.by_staleness, _centre), one.look))
         parts.append(panels[1][0].line(_points(one.by_round, _middle), one.look))
     names = [(one.name, one.look, "") for one in series]
-    return document(1050, 424, title, [*parts, *legend(808, 72, 1040, names)])
+    return document(1090, 424, title, [*parts, *legend(808, 72, 1080, names)])
 
 
 def errors_markdown(runs: Iterable[Run]) -> str:
