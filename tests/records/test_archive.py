@@ -54,7 +54,8 @@ def test_rows_keep_five_digits_and_accuracies_all(tmp_path: Path) -> None:
     pack_records([tmp_path], tmp_path / "records.tar.xz")
     (run,) = find_runs(tmp_path / "records.tar.xz")
     assert run.rounds == [
-        {"round": 1, "delta_norm": 1.2346, "accuracy": 0.123456789, "bytes_up": 123456789}
+        {"round": 1, "delta_norm": 1.2346, "accuracy": 0.123456789, "loss": 1.5}
+        | {"bytes_up": 123456789}
     ]
     assert run.clients == [{"round": 1, "client": "key-a", "staleness": 7}]
     assert run.result == {"accuracy": 0.123456789, "class_accuracy": [0.1]}

@@ -32,7 +32,8 @@ ARCHIVE = "records.tar.xz"
 SHEET = "sheet.json"
 DIGITS = 5  # significant ones of all other numbers in rows
 EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
-LEFT_OUT = {"class_accuracy", "loss", "norm", "steps"}  # bulky, and no table or picture reads them
+LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"loss", "norm", "steps"}}
+"""Bulky, and no table or picture reads them."""
 WHOLE = ("manifest.json", "result.json", "failure.json")
 BULKY = ("clients.jsonl", "arrays.safetensors")
 MOST_BYTES = 1 << 30  # unpacked, all members together
@@ -89,11 +90,11 @@ def _members(path: Path, raw: bytes) -> Members:
     return found
 
 
-def compact_rows(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """JSON lines with short numbers and without `LEFT_OUT`."""
+def compact_rows(name: str, rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """JSON lines of `rounds` or `clients` with short numbers and without `LEFT_OUT`."""
     lines = []
     for row in rows:
-        kept = {key: value for key, value in row.items() if key not in LEFT_OUT}
+        kept = {key: value for key, value in row.items() if key not in LEFT_OUT[name]}
         lines.append({k: v if k in EXACT else shortened(v) for k, v in kept.items()})
     return b"".join(compact_json(line) + b"\n" for line in lines)
 

@@ -76,5 +76,6 @@ def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
         if file in WHOLE:
             content = compact_json(parse_json(content, run.folder / file))
         elif file.endswith(".jsonl"):
-            content = compact_rows(run.rows(file.removesuffix(".jsonl")))
+            name = file.removesuffix(".jsonl")
+            content = compact_rows(name, run.rows(name))
         yield file, content
