@@ -42,13 +42,15 @@ def test_columns_of_a_markdown_table(capsys: pytest.CaptureFixture[str]) -> None
 def test_runs_that_do_not_say_which_table_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs", "--format", "published"]) == 2
     assert "runs does not say which table of the paper it is" in capsys.readouterr().err
-    assert main(["pack", "runs", "--sheet", "table1", "--out", "records.tar.xz"]) == 0
+    made_by = ["--sheet", "table1", "--command", "fedsteer reproduce table1 --only emnist"]
+    assert main(["pack", "runs", *made_by, "--out", "records.tar.xz"]) == 0
     sheet = read_sheet(Path("records.tar.xz"))
     assert sheet is not None and {"emnist-0.9", "emnist-0.9-authors"} <= set(sheet["paper"])
     capsys.readouterr()
     assert main(["report", "records.tar.xz", "--format", "published"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("# Table 1: final test accuracy") and "| 31.4 |" in out
+    assert "\n    fedsteer reproduce table1 --only emnist\n" in out
     assert main(["report", "records.tar.xz", "--format", "published", "--out", "page"]) == 0
     assert sorted(path.name for path in Path("page").iterdir()) == [
         "cost.svg",
@@ -61,6 +63,7 @@ def test_runs_that_do_not_say_which_table_they_are(capsys: pytest.CaptureFixture
     ("command", "line"),
     [
         ("pack runs --out records.zip", "--out must end in .tar.xz, not records.zip"),
+        ("pack runs --command x --out a.tar.xz", "--command goes with --sheet"),
         ("pack absent --out a.tar.xz", "absent does not exist"),
         ("pack runs --sheet tabel1 --out a.tar.xz", "did you mean 'table1'?"),
         ("report broken.tar.xz", "broken.tar.xz is not an archive of records"),

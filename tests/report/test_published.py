@@ -58,7 +58,8 @@ def test_costs_intervals_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
         made(tmp_path, "fedsteer", seed, accuracy=accuracy + 0.2, seconds=60.0, **costs)
     made(tmp_path, "fedavg", 2)
     page = published_markdown(
-        find_runs(tmp_path), {"title": "T", "about": "A.", "command": "fedsteer x", "paper": PAPER}
+        find_runs(tmp_path),
+        {"title": "T", "about": "A.", "commands": ["fedsteer x"], "paper": PAPER},
     )
     assert page.splitlines()[:8] == [
         "# T",

@@ -12,6 +12,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.sheet import load_sheet, shipped_sheets
+from fedsteer.training.models import make_network
 
 NAMES = [
     "adaptive",
@@ -54,7 +55,9 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert all(run.finished for run in find_runs(out))
     assert "<svg" in (out / "figure.svg").read_text()
     sheet = read_sheet(out)
-    assert sheet is not None and f"reproduce {name} --seeds 1 --smoke" in sheet["command"]
+    assert sheet is not None and sheet["commands"] == [
+        f"fedsteer reproduce {name} --seeds 1 --smoke"
+    ]
     packed = tmp_path / "records.tar.xz"
     assert main(["pack", str(out), "--out", str(packed)]) == 0
     assert main(["report", str(packed), "--format", "published", "--out", str(tmp_path)]) == 0
@@ -100,7 +103,7 @@ def test_a_column_keeps_its_own_settings_in_the_authors_reading() -> None:
 
 def test_the_record_says_what_the_table_needs() -> None:
     record = load_sheet("table2", smoke=True).record("fedsteer reproduce table2")
-    assert record["name"] == "table2" and record["command"] == "fedsteer reproduce table2"
+    assert record["name"] == "table2" and record["commands"] == ["fedsteer reproduce table2"]
     assert record["about"].startswith("Table 2: core-set search with 20 random swap-in candidates")
     assert record["paper"]["fashion-mnist-0.9"]["fedsteer-nsub20"] == 0.537
     assert {load_sheet(name).figure for name in NAMES} == {
@@ -129,3 +132,26 @@ def test_equally_frequent_clients_are_drawn(tmp_path: Path) -> None:
         chosen.append(ranked)
     assert chosen[0] != chosen[1]
     assert any(client >= 50 for client in chosen[0]), "not the lowest numbers"
+
+
+def test_columns_of_two_calls_end_in_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for only in ("fashion-mnist-0.9", "fashion-mnist-0.7"):
+        command = ["reproduce", "table2", "--smoke", "--seeds", "1", "--only", only, "--quiet"]
+        assert main([*command, "--jobs", "1", "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "table.md").read_text()
+    assert "| fashion-mnist-0.9 | fedavg |" in table and "| fashion-mnist-0.7 | fedavg |" in table
+    assert "| 50.9 |" in table and "| 60.9 |" in table, "the paper's figures of both"
+    sheet = read_sheet(tmp_path)
+    assert sheet is not None and len(sheet["commands"]) == 2
+
+
+@pytest.mark.parametrize("only", ["emnist-0.9", "fashion-mnist-0.9", "cifar-10-0.9"])
+def test_the_authors_search_on_the_last_bias(only: str) -> None:
+    experiment = load_sheet("table1", reading="authors", only=only).columns[0].experiment
+    shape = (3, 32, 32) if "cifar" in only else (1, 28, 28)
+    classes = 47 if "emnist" in only and "fashion" not in only else 10
+    network = make_network(experiment.model.name, shape, classes, experiment.model.options)
+    first, end = experiment.options["fedsteer"]["search_columns"]
+    assert (first, end) == (network.dim - classes, network.dim)

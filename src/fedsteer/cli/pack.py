@@ -46,6 +46,9 @@ def add(commands: Any) -> None:
         help="the table of the paper these runs are, where DIR does not say so itself "
         "(`fedsteer reproduce` leaves a sheet.json)",
     )
+    parser.add_argument(
+        "--command", metavar="TEXT", help="with --sheet: what was typed to make these runs"
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -56,11 +59,13 @@ def execute(options: argparse.Namespace) -> int:
 
     if not options.out.name.endswith(".tar.xz"):
         raise ConfigurationError(f"--out must end in .tar.xz, not {options.out.name}")
+    if options.command is not None and options.sheet is None:
+        raise ConfigurationError("--command goes with --sheet")
     sheet = None
     if options.sheet is not None:
         from fedsteer.simulate.sheet import READINGS, load_sheet
 
-        sheet = load_sheet(options.sheet).record()
+        sheet = load_sheet(options.sheet).record(options.command or "")
         for reading in READINGS:  # which one it was shows in the names of the runs' experiments
             sheet["paper"] |= load_sheet(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)

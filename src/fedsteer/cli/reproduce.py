@@ -50,6 +50,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
+    from fedsteer.records import find_runs, read_sheet
     from fedsteer.records.archive import SHEET
     from fedsteer.records.files import write_json
     from fedsteer.report import write_files, write_page
@@ -78,7 +79,7 @@ def execute(options: argparse.Namespace) -> int:
     )
     suffix = "-smoke" if options.smoke else ""
     out = writable(options.out or Path("runs", f"reproduce-{options.name}{suffix}"))
-    record = sheet.record(_command(options))
+    record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
     write_json(out / SHEET, record)
     cells = sheet.cells(out)
     done: dict[Path, float] = {}
@@ -95,11 +96,23 @@ def execute(options: argparse.Namespace) -> int:
         except Interrupted:
             print("fedsteer: stopped; the same command goes on", file=sys.stderr)
             return 130
-    written = write_files(runs, record, out)
-    page = write_page(runs, out / "report.html", title=sheet.title)
+    everything = find_runs(out)  # columns that another call ran stand in the same table
+    written = write_files(everything, record, out)
+    page = write_page(everything, out / "report.html", title=sheet.title)
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)
+
+
+def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+    """With what earlier calls said of other columns in the same folder."""
+    if before is None or before.get("name") != record["name"]:
+        return record
+    commands = dict.fromkeys([*before.get("commands", []), *record["commands"]])
+    return record | {
+        "commands": list(commands),
+        "paper": before.get("paper", {}) | record["paper"],
+    }
 
 
 def _command(options: argparse.Namespace) -> str:

@@ -11,9 +11,9 @@ from fedsteer.report.entries import look, number
 from fedsteer.report.formats import duration, markdown
 
 
-def origin(runs: Sequence[Run], command: str = "") -> str:
-    """Markdown: the command as a block, then a line on machine and time."""
-    parts = [f"    {' '.join(command.split())}"] if command else []
+def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
+    """Markdown: the commands as a block, then a line on machine and time."""
+    block = "\n".join(f"    {' '.join(command.split())}" for command in commands)
     facts = [
         f"{len(runs)} runs",
         *_common(runs, "fedsteer {}", "version"),
@@ -22,7 +22,7 @@ def origin(runs: Sequence[Run], command: str = "") -> str:
         *_machine(runs),
         *_time(runs),
     ]
-    return "\n\n".join([*parts, markdown(", ".join(facts)) + "."])
+    return "\n\n".join([*([block] if block else []), markdown(", ".join(facts)) + "."])
 
 
 def _common(runs: Sequence[Run], form: str, *keys: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Our figures beside the published ones, from records and the sheet they carry.
 
 A sheet (`sheet.json`, left by `fedsteer reproduce`) says which table or figure of the paper the
-runs are: `title`, `about`, `command`, `figure` and `paper`, the published accuracies.
+runs are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def published_markdown(runs: Iterable[Run], sheet: Mapping[str, Any], extra: str
     lines, choices = lines_of(known, published)
     parts = [f"# {markdown(str(sheet.get('title', 'Results')))}", str(sheet.get("about", ""))]
     parts += [to_published_markdown(lines), *map(_choice_words, choices), extra, NOTE]
-    parts.append(origin(known, str(sheet.get("command", ""))))
+    parts.append(origin(known, [str(command) for command in sheet.get("commands", ())]))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 

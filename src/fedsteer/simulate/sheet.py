@@ -70,9 +70,14 @@ class Sheet:
 
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from them alone."""
-        found = {"name": self.name, "title": self.title, "about": self.about, "figure": self.figure}
-        paper = {column.experiment.name: dict(column.published) for column in self.columns}
-        return found | ({"command": command} if command else {}) | {"paper": paper}
+        return {
+            "name": self.name,
+            "title": self.title,
+            "about": self.about,
+            "figure": self.figure,
+            "commands": [command] if command else [],
+            "paper": {column.experiment.name: dict(column.published) for column in self.columns},
+        }
 
 
 def shipped_sheets() -> dict[str, str]:
