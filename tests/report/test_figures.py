@@ -138,6 +138,8 @@ def test_several_experiments_get_a_panel_each_and_rules_keep_their_look(tmp_path
     words = texts(drawn)
     assert words.count("one") == words.count("two") == 2, "over rounds and over bytes"
     assert words.count("fedavg") == words.count("mifa") == 1, "one legend"
+    turned = texts(to_svg(find_runs(tmp_path), "Both", order=["two", "absent"]))
+    assert turned.index("two") < turned.index("one")
     assert any("bytes sent" in word or "B sent" in word for word in words)
 
 

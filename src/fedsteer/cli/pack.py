@@ -16,7 +16,7 @@ EPILOG = """examples:
 
 Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of
 each rule. Left out: checkpoints, timings, accuracy by class and round, loss and norm by client.
-Numbers in rows keep five digits, accuracies and results all, so tables and curves stay the same.
+Numbers in rows keep four digits, accuracies and results all, so tables and curves stay the same.
 The same records give the same bytes.
 """
 

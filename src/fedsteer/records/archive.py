@@ -30,9 +30,9 @@ from fedsteer.records.files import write_atomically
 
 ARCHIVE = "records.tar.xz"
 SHEET = "sheet.json"
-DIGITS = 5  # significant ones of all other numbers in rows
+DIGITS = 4  # significant ones of all other numbers in rows
 EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
-LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"loss", "norm", "steps"}}
+LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
 """Bulky, and no table or picture reads them."""
 WHOLE = ("manifest.json", "result.json", "failure.json")
 BULKY = ("clients.jsonl", "arrays.safetensors")

@@ -34,19 +34,24 @@ class Drawn:
     last: float  # accuracy
 
 
-def to_svg(runs: Iterable[Run], title: str, axes: Sequence[str] = ("train",)) -> str:
+def to_svg(
+    runs: Iterable[Run], title: str, axes: Sequence[str] = ("train",), order: Sequence[str] = ()
+) -> str:
     """Mean accuracy of every rule with 95 % intervals over seeds, over each of these axes.
 
     train   training rounds
     all     all rounds: what a rule does before training begins is counted
     sent    bytes sent by clients and server so far
+
+    order   experiments whose panels come first
     """
     entries = gather(runs)
     drawn = [found for entry in entries if (found := _drawn(entry)) is not None]
     if not drawn:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = looks_by_label(entries)
-    experiments = list(dict.fromkeys(one.experiment for one in drawn))
+    names = {one.experiment for one in drawn}
+    experiments = [name for name in order if name in names] + sorted(names - set(order))
     kept = [axis for axis in axes if any(axis in one.curve for one in drawn)] or ["train"]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     abreast = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
@@ -60,9 +65,9 @@ def to_svg(runs: Iterable[Run], title: str, axes: Sequence[str] = ("train",)) ->
         parts += _panel(here, axis, looks, (left, top, wide, high), heading)
     rows = -(-len(panels) // abreast)
     right = abreast * (LEFT + wide + GAP)
-    names = _names(drawn, looks, with_value=len(experiments) == 1)
-    parts += legend(right, TOP + 10, right + LEGEND, names)
-    high_enough = max(rows * (TOP + high + BOTTOM - EDGE) + EDGE, TOP + 10 + LINE * len(names))
+    key = _names(drawn, looks, with_value=len(experiments) == 1)
+    parts += legend(right, TOP + 10, right + LEGEND, key)
+    high_enough = max(rows * (TOP + high + BOTTOM - EDGE) + EDGE, TOP + 10 + LINE * len(key))
     return document(right + LEGEND + EDGE, high_enough, title, parts)
 
 

@@ -46,7 +46,8 @@ def files_of(runs: Sequence[Run], sheet: Mapping[str, Any] | None) -> dict[str, 
     special = SPECIAL.get(str(sheet.get("figure")))
     if special is None:
         table = published_markdown(runs, sheet)
-        return {"table.md": table} | _pictures(runs, title, "figure.svg")
+        order = list(sheet.get("paper") or ())
+        return {"table.md": table} | _pictures(runs, title, "figure.svg", order)
     picture, numbers = special
     try:
         drawn, extra = picture(runs, title), numbers(runs)
@@ -64,11 +65,13 @@ def write_files(runs: Sequence[Run], sheet: Mapping[str, Any] | None, folder: Pa
     return written
 
 
-def _pictures(runs: Sequence[Run], title: str, name: str) -> dict[str, str]:
+def _pictures(
+    runs: Sequence[Run], title: str, name: str, order: Sequence[str] = ()
+) -> dict[str, str]:
     try:
         return {
-            name: to_svg(runs, title),
-            "cost.svg": to_svg(runs, title, ("all", "sent")),
+            name: to_svg(runs, title, order=order),
+            "cost.svg": to_svg(runs, title, ("all", "sent"), order),
         }
     except DataError:  # nothing was evaluated
         return {}
