@@ -47,7 +47,10 @@ def add(commands: Any) -> None:
         "(`fedsteer reproduce` leaves a sheet.json)",
     )
     parser.add_argument(
-        "--command", metavar="TEXT", help="with --sheet: what was typed to make these runs"
+        "--command",
+        dest="made_by",  # `command` is the word after `fedsteer`
+        metavar="TEXT",
+        help="with --sheet: what was typed to make these runs",
     )
     parser.set_defaults(execute=execute)
 
@@ -59,13 +62,13 @@ def execute(options: argparse.Namespace) -> int:
 
     if not options.out.name.endswith(".tar.xz"):
         raise ConfigurationError(f"--out must end in .tar.xz, not {options.out.name}")
-    if options.command is not None and options.sheet is None:
+    if options.made_by is not None and options.sheet is None:
         raise ConfigurationError("--command goes with --sheet")
     sheet = None
     if options.sheet is not None:
         from fedsteer.simulate.sheet import READINGS, load_sheet
 
-        sheet = load_sheet(options.sheet).record(options.command or "")
+        sheet = load_sheet(options.sheet).record(options.made_by or "")
         for reading in READINGS:  # which one it was shows in the names of the runs' experiments
             sheet["paper"] |= load_sheet(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)
