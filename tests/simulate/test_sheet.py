@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError
-from fedsteer.records import RecordWriter, find_runs
-from fedsteer.report.published import lines_of, to_published_markdown
+from fedsteer.records import find_runs, read_sheet
+from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.sheet import load_sheet, shipped_sheets
+from fedsteer.training.models import make_network
 
 NAMES = [
     "adaptive",
@@ -51,6 +53,16 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "| experiment | rule | ours % |" in capsys.readouterr().out
     assert (out / "table.md").exists() and (out / "report.html").stat().st_size > 100_000
     assert all(run.finished for run in find_runs(out))
+    assert "<svg" in (out / "figure.svg").read_text()
+    sheet = read_sheet(out)
+    assert sheet is not None and sheet["commands"] == [
+        f"fedsteer reproduce {name} --seeds 1 --smoke"
+    ]
+    packed = tmp_path / "records.tar.xz"
+    assert main(["pack", str(out), "--out", str(packed)]) == 0
+    assert main(["report", str(packed), "--format", "published", "--out", str(tmp_path)]) == 0
+    for file in ("table.md", "figure.svg"):
+        assert (tmp_path / file).read_bytes() == (out / file).read_bytes(), file
 
 
 def test_authors_reading_flips_what_the_code_does_differently() -> None:
@@ -74,15 +86,72 @@ def test_unknown_names() -> None:
         load_sheet("table1", reading="author")
 
 
-def test_the_setting_of_a_family_is_chosen_on_held_out_images(tmp_path: Path) -> None:
-    for label, accuracy, held_out in (("fedstale-0.5", 0.9, 0.1), ("fedstale-0.9", 0.4, 0.3)):
-        with RecordWriter(tmp_path / label) as records:
-            rule = {"label": label, "name": "fedstale"}
-            records.manifest({"rule": rule, "seed": 0, "experiment": {"name": "x"}})
-            records.finish({"accuracy": accuracy, "held_out_accuracy": held_out})
-    lines = lines_of(find_runs(tmp_path), {"x": {"fedstale": 0.309}})
-    table = to_published_markdown(lines)
-    assert (
-        "| x | fedstale (fedstale-0.9, chosen on held-out images) | 40.0 | 30.9 | +9.1 |" in table
-    )
-    assert "fedstale-0.5" not in table
+def test_the_practical_preset_and_the_equal_memory_rival_are_in_every_table(tmp_path: Path) -> None:
+    for name in ("table1", "table2", "n500", "adaptive", "frequency"):
+        for column in load_sheet(name).columns:
+            assert {"cluster_fedvarp", "fedsteer:practical"} <= set(column.experiment.rules), name
+            options = column.experiment.options
+            columns = options["fedsteer"]["core_size"]
+            assert options["cluster_fedvarp"]["cluster_count"] == columns, name
+
+
+def test_a_column_keeps_its_own_settings_in_the_authors_reading() -> None:
+    partition = load_sheet("n500", reading="authors").columns[0].experiment.partition
+    assert (partition.clients, partition.points) == (500, 60), "500 x 80 points do not exist"
+    assert load_sheet("table1", reading="authors").columns[0].experiment.partition.points == 80
+
+
+def test_the_record_says_what_the_table_needs() -> None:
+    record = load_sheet("table2", smoke=True).record("fedsteer reproduce table2")
+    assert record["name"] == "table2" and record["commands"] == ["fedsteer reproduce table2"]
+    assert record["about"].startswith("Table 2: core-set search with 20 random swap-in candidates")
+    assert record["paper"]["fashion-mnist-0.9"]["fedsteer-nsub20"] == 0.537
+    assert {load_sheet(name).figure for name in NAMES} == {
+        "curves",
+        "core-size",
+        "heatmap",
+        "errors",
+    }
+
+
+def test_a_smoke_run_keeps_sizes_apart() -> None:
+    variants = load_sheet("coreset-size", smoke=True).columns[0].experiment.variants
+    sizes = [entry["core_size"] for entry in variants.values() if entry["ridge"] == 0.5]
+    assert sizes == sorted(set(sizes)) and sizes[-1] == 12
+
+
+def test_equally_frequent_clients_are_drawn(tmp_path: Path) -> None:
+    column = load_sheet("frequency", only="emnist-0.9").columns[0].experiment
+    entry = find_entry(column, "fedsteer-frequent")
+    odds = np.where(np.arange(100) % 2, 0.16, 0.04)
+    chosen = []
+    for seed in (0, 1):
+        table = entry.build(column, seed, odds).options.frequencies  # type: ignore[attr-defined]
+        ranked = sorted(table, key=lambda client: -table[client])[:10]
+        assert all(client % 2 for client in ranked), "the frequent half"
+        chosen.append(ranked)
+    assert chosen[0] != chosen[1]
+    assert any(client >= 50 for client in chosen[0]), "not the lowest numbers"
+
+
+def test_columns_of_two_calls_end_in_one_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for only in ("fashion-mnist-0.9", "fashion-mnist-0.7"):
+        command = ["reproduce", "table2", "--smoke", "--seeds", "1", "--only", only, "--quiet"]
+        assert main([*command, "--jobs", "1", "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "table.md").read_text()
+    assert "| fashion-mnist-0.9 | fedavg |" in table and "| fashion-mnist-0.7 | fedavg |" in table
+    assert "| 50.9 |" in table and "| 60.9 |" in table, "the paper's figures of both"
+    sheet = read_sheet(tmp_path)
+    assert sheet is not None and len(sheet["commands"]) == 2
+
+
+@pytest.mark.parametrize("only", ["emnist-0.9", "fashion-mnist-0.9", "cifar-10-0.9"])
+def test_the_authors_search_on_the_last_bias(only: str) -> None:
+    experiment = load_sheet("table1", reading="authors", only=only).columns[0].experiment
+    shape = (3, 32, 32) if "cifar" in only else (1, 28, 28)
+    classes = 47 if "emnist" in only and "fashion" not in only else 10
+    network = make_network(experiment.model.name, shape, classes, experiment.model.options)
+    first, end = experiment.options["fedsteer"]["search_columns"]
+    assert (first, end) == (network.dim - classes, network.dim)

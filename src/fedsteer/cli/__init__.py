@@ -24,7 +24,7 @@ EPILOG = """examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
-    from fedsteer.cli import compare, data, report, reproduce, rules, run
+    from fedsteer.cli import compare, data, pack, report, reproduce, rules, run
 
     parser = argparse.ArgumentParser(
         prog="fedsteer",
@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (run, compare, reproduce, report, rules, data):
+    for command in (run, compare, reproduce, report, pack, rules, data):
         command.add(commands)
     return parser
 

@@ -13,6 +13,9 @@ EPILOG = """examples:
   fedsteer report runs/a runs/b --out both.html
   fedsteer report runs/compare-digits --format md           a table for a README
   fedsteer report runs/compare-digits --format svg --out accuracy.svg
+  fedsteer report results/digits/records.tar.xz             runs that were packed, see fedsteer pack
+  fedsteer report runs/reproduce-table2 --format published  the table beside the paper's figures
+  fedsteer report records.tar.xz --format published --out . table.md and pictures, into a folder
 """
 
 
@@ -25,8 +28,15 @@ def add(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
-    parser.add_argument("--format", choices=("html", "md", "csv", "text", "svg"), default="html")
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="DIR", help="folders with runs, or packed runs"
+    )
+    parser.add_argument(
+        "--format", choices=("html", "md", "csv", "text", "svg", "published"), default="html"
+    )
+    parser.add_argument(
+        "--columns", metavar="A,B", help="with md: only these, e.g. 'rule,accuracy %%,memory'"
+    )
     parser.add_argument(
         "--baseline", help="differences are paired with this; default: fedavg, if it is there"
     )
@@ -37,16 +47,23 @@ def add(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
+    from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs
     from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text, write_page
 
+    if options.columns is not None and options.format != "md":
+        raise ConfigurationError("--columns goes with --format md")
     runs = find_runs(*options.folders)
+    if options.format == "published":
+        return _published(options, runs)
     rules = {run.manifest.get("rule", {}).get("name") for run in runs}
     baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
     first = runs[0].manifest.get("experiment", {})
     title = options.title or first.get("title") or first.get("name") or "fedsteer"
     if options.format == "html":
-        path = options.out or options.folders[0] / "report.html"
+        first_place = options.folders[0]
+        beside = first_place.parent if first_place.is_file() else first_place
+        path = options.out or beside / "report.html"
         writable(path.parent)
         write_page(runs, path, title=title, baseline=baseline)
         print(path)
@@ -55,9 +72,33 @@ def execute(options: argparse.Namespace) -> int:
         text = to_svg(runs, title)
     else:
         rows = summarise(runs, baseline=baseline)
-        text = {"md": to_markdown, "csv": to_csv, "text": to_text}[options.format](rows)
+        if options.format == "md":
+            wanted = None if options.columns is None else options.columns.split(",")
+            text = to_markdown(rows, wanted and [name.strip() for name in wanted])
+        else:
+            text = {"csv": to_csv, "text": to_text}[options.format](rows)
     if options.out is None:
         print(text.rstrip("\n"))
     else:
         options.out.write_text(text.rstrip("\n") + "\n")
+    return 0
+
+
+def _published(options: argparse.Namespace, runs: list[Any]) -> int:
+    """The table as text, or with --out all files of it."""
+    from fedsteer.errors import DataError
+    from fedsteer.records import read_sheet
+    from fedsteer.report import files_of, write_files
+
+    sheet = read_sheet(*options.folders)
+    if sheet is None:
+        raise DataError(
+            f"{options.folders[0]} does not say which table of the paper it is; "
+            "`fedsteer pack DIR --sheet NAME --out FILE` says it"
+        )
+    if options.out is None:
+        print(files_of(runs, sheet)["table.md"].rstrip("\n"))
+        return 0
+    for path in write_files(runs, sheet, writable(options.out)):
+        print(path)
     return 0

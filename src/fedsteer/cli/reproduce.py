@@ -14,7 +14,10 @@ EPILOG = """examples:
   fedsteer reproduce table1 --only emnist --device cuda     both EMNIST columns
   fedsteer reproduce table1 --only emnist-0.9 --seeds 2 --rounds 50
   fedsteer reproduce table2 --smoke                         does it run? seconds, made-up images
+  fedsteer pack runs/reproduce-table2 --out records.tar.xz  all of it in one small file
+  fedsteer report records.tar.xz --format published         the same table again, from that alone
 
+Writes the records, table.md, the paper's figure as figure.svg and a page into --out.
 Finished runs are never repeated and an interrupted one goes on: give the same command again.
 --reading authors flips everything in which the authors' code parts ways with their text.
 """
@@ -47,8 +50,10 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
-    from fedsteer.report import write_page
-    from fedsteer.report.published import lines_of, to_published_markdown
+    from fedsteer.records import find_runs, read_sheet
+    from fedsteer.records.archive import SHEET
+    from fedsteer.records.files import write_json
+    from fedsteer.report import write_files, write_page
     from fedsteer.simulate.compare import Cell, compare_cells
     from fedsteer.simulate.experiment import parse_settings
     from fedsteer.simulate.runner import Interrupted, Progress
@@ -74,6 +79,8 @@ def execute(options: argparse.Namespace) -> int:
     )
     suffix = "-smoke" if options.smoke else ""
     out = writable(options.out or Path("runs", f"reproduce-{options.name}{suffix}"))
+    record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
+    write_json(out / SHEET, record)
     cells = sheet.cells(out)
     done: dict[Path, float] = {}
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
@@ -89,10 +96,34 @@ def execute(options: argparse.Namespace) -> int:
         except Interrupted:
             print("fedsteer: stopped; the same command goes on", file=sys.stderr)
             return 130
-    published = {column.experiment.name: column.published for column in sheet.columns}
-    table = to_published_markdown(lines_of(runs, published))
-    (out / "table.md").write_text(table)
-    write_page(runs, out / "report.html", title=sheet.title)
-    print(table)
-    print(f"table: {out / 'table.md'}\npage: {out / 'report.html'}")
+    everything = find_runs(out)  # columns that another call ran stand in the same table
+    written = write_files(everything, record, out)
+    page = write_page(everything, out / "report.html", title=sheet.title)
+    print((out / "table.md").read_text())
+    print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)
+
+
+def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
+    """With what earlier calls said of other columns in the same folder."""
+    if before is None or before.get("name") != record["name"]:
+        return record
+    commands = dict.fromkeys([*before.get("commands", []), *record["commands"]])
+    return record | {
+        "commands": list(commands),
+        "paper": before.get("paper", {}) | record["paper"],
+    }
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What was typed, but for places of this machine and what changes no number."""
+    words = ["fedsteer", "reproduce", options.name]
+    for name, default in (("reading", "paper"), ("only", None), ("seeds", None), ("rounds", None),
+                          ("device", "cpu")):  # fmt: skip
+        value = getattr(options, name)
+        if value != default:
+            words += [f"--{name}", str(value)]
+    words += ["--smoke"] if options.smoke else []
+    for setting in options.set:
+        words += ["--set", setting]
+    return " ".join(words)

@@ -7,11 +7,21 @@
     arrays.safetensors   coordinates of watched clients over the rounds
     result.json          written last: the run is complete
 
-`writer` appends, `reader` loads; `checkpoint` is the one checkpoint format.
+`writer` appends, `reader` loads; `pack` makes one small archive of many runs, which `reader` loads
+as well; `checkpoint` is the one checkpoint format.
 """
 
 from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
-from fedsteer.records.reader import Run, find_runs
+from fedsteer.records.pack import pack_records
+from fedsteer.records.reader import Run, find_runs, read_sheet
 from fedsteer.records.writer import RecordWriter
 
-__all__ = ["RecordWriter", "Run", "find_runs", "read_checkpoint", "write_checkpoint"]
+__all__ = [
+    "RecordWriter",
+    "Run",
+    "find_runs",
+    "pack_records",
+    "read_checkpoint",
+    "read_sheet",
+    "write_checkpoint",
+]

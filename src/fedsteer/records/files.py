@@ -29,10 +29,16 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """A JSON document; a damaged one is refused by name."""
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_bytes(), path)
     except FileNotFoundError:
         raise DataError(f"{path} is missing") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """The document in `content`, which came from `path`."""
+    try:
+        return json.loads(content)
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{path} is damaged: {error}") from None
 
 

@@ -1,9 +1,10 @@
-"""Loading runs. The report knows a run only through this."""
+"""Loading runs, from folders or from an archive. The report knows a run only through this."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
-from fedsteer.records.files import read_json
+from fedsteer.records.archive import ARCHIVE, SHEET, read_archive
+from fedsteer.records.files import parse_json
 
 FAILURE = "failure.json"
 """Beside the records of a run that could not go on: the reason."""
@@ -19,87 +21,150 @@ FAILURE = "failure.json"
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder, read when asked."""
+    """One run's folder, read when asked; in an archive, `packed` holds its files."""
 
     folder: Path
+    packed: Mapping[str, bytes] | None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What was run."""
-        manifest: dict[str, Any] = read_json(self.folder / "manifest.json")
+        manifest: dict[str, Any] | None = self._json("manifest.json")
+        if manifest is None:
+            raise DataError(f"{self.folder / 'manifest.json'} is missing")
         return manifest
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round."""
-        return self._rows("rounds")
+        return self.rows("rounds")
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """One row per client touched in a round."""
-        return self._rows("clients")
+        return self.rows("clients")
 
     @cached_property
     def timing(self) -> list[dict[str, Any]]:
         """Seconds per round."""
-        return self._rows("timing")
+        return self.rows("timing")
 
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
+        if self.packed is not None:
+            return "result.json" in self.packed
         return (self.folder / "result.json").exists()
 
     @property
     def failure(self) -> str | None:
         """Why the run could not go on, if it could not."""
-        path = self.folder / FAILURE
-        return str(read_json(path)["reason"]) if path.exists() else None
+        found = self._json(FAILURE)
+        return None if found is None else str(found["reason"])
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary written at the end; None while the run is not complete."""
-        result: dict[str, Any] | None = None
-        if self.finished:
-            result = read_json(self.folder / "result.json")
+        result: dict[str, Any] | None = self._json("result.json")
         return result
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Coordinates of watched clients over the rounds, where the rule has any."""
-        path = self.folder / "arrays.safetensors"
-        if not path.exists():
+        content = self.read("arrays.safetensors")
+        if content is None:
             return {}
-        from safetensors.numpy import load_file
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
 
-        arrays: dict[str, NDArray[Any]] = load_file(path)
+        try:
+            arrays: dict[str, NDArray[Any]] = load(content)
+        except SafetensorError as error:
+            raise DataError(f"{self.folder / 'arrays.safetensors'} is damaged: {error}") from None
         return arrays
 
-    def _rows(self, name: str) -> list[dict[str, Any]]:
-        path = self.folder / f"{name}.jsonl"
-        if not path.exists():
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """The rows of a `.jsonl` file, read anew: what is long need not stay in memory."""
+        path, content = self.folder / f"{name}.jsonl", self.read(f"{name}.jsonl")
+        if content is None:
             return []
         rows = []
         # What follows the last end of line is a row that a run is still writing, or died writing.
-        *lines, _ = path.read_bytes().split(b"\n")
+        *lines, _ = content.split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
                 raise DataError(f"{path}, line {number}: not a JSON row")
             rows.append(row)
         return rows
 
+    def read(self, name: str) -> bytes | None:
+        """The content of one of its files, if it is there."""
+        if self.packed is not None:
+            return self.packed.get(name)
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
 
-def find_runs(*folders: Path) -> list[Run]:
-    """Every run at or below these folders, in the order of their paths."""
+    def _json(self, name: str) -> Any:
+        content = self.read(name)
+        return None if content is None else parse_json(content, self.folder / name)
+
+
+def find_runs(*places: Path) -> list[Run]:
+    """Every run at or below these folders or in these archives, in the order of their paths.
+
+    A folder without any run folder is searched for archives (`records.tar.xz`) instead.
+    """
     found = []
-    for folder in folders:
-        if not folder.exists():
-            raise DataError(f"{folder} does not exist")
-        manifests = sorted(folder.rglob("manifest.json"))
-        if not manifests:
-            raise DataError(f"{folder} holds no runs (no manifest.json below it)")
-        found += [Run(path.parent) for path in manifests]
+    for place in places:
+        if not place.exists():
+            raise DataError(f"{place} does not exist")
+        if place.is_file():
+            found += _packed_runs(place)
+            continue
+        runs = [Run(path.parent) for path in sorted(place.rglob("manifest.json"))]
+        if not runs:
+            archives = sorted(place.rglob(ARCHIVE))
+            runs = [run for archive in archives for run in _packed_runs(archive)]
+        if not runs:
+            raise DataError(f"{place} holds no runs (no manifest.json below it)")
+        found += runs
     return found
+
+
+def read_sheet(*places: Path) -> dict[str, Any] | None:
+    """Which table or figure of the paper these records are, if they say so: the first that does."""
+    for place in places:
+        if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
+            place = place / ARCHIVE
+        if place.is_file():
+            content = read_archive(place).get(SHEET)
+        else:
+            path = place / SHEET
+            content = path.read_bytes() if path.exists() else None
+        if content is not None:
+            sheet = parse_json(content, place / SHEET)
+            if not isinstance(sheet, dict):
+                raise DataError(f"{place / SHEET} is damaged: not an object")
+            return sheet
+    return None
+
+
+def _packed_runs(archive: Path) -> list[Run]:
+    by_folder: dict[str, dict[str, bytes]] = {}
+    for name, content in read_archive(archive).items():
+        folder, _, file = name.rpartition("/")
+        by_folder.setdefault(folder, {})[file] = content
+    runs = [
+        Run(archive / folder, files)
+        for folder, files in sorted(by_folder.items())
+        if "manifest.json" in files
+    ]
+    if not runs:
+        raise DataError(f"{archive} holds no runs (no manifest.json in it)")
+    return runs

@@ -4,12 +4,14 @@
     summary = summarise(runs)                      # a row per rule, intervals over seeds
     print(to_text(summary))                        # or to_markdown, to_csv
     write_page(runs, folder / "report.html", "My comparison")
+    write_files(runs, read_sheet(folder), folder)  # table.md and pictures, for a repository
 
 The page is one HTML file that needs no network: it carries plotly.js (`assets/`), so drawing needs
 no Python package beyond NumPy.
 """
 
 from fedsteer.report.drawing import to_svg
+from fedsteer.report.figures import files_of, write_files
 from fedsteer.report.formats import to_csv, to_markdown, to_text
 from fedsteer.report.page import write_page
 from fedsteer.report.tables import Row, Summary, summarise
@@ -17,10 +19,12 @@ from fedsteer.report.tables import Row, Summary, summarise
 __all__ = [
     "Row",
     "Summary",
+    "files_of",
     "summarise",
     "to_csv",
     "to_markdown",
     "to_svg",
     "to_text",
+    "write_files",
     "write_page",
 ]

@@ -1,4 +1,4 @@
-"""One picture for a README or a paper: accuracy over rounds as a plain SVG file.
+"""Accuracy over rounds as a plain SVG file, for a README or a paper; one panel per experiment.
 
 The same records give the same bytes, so a committed picture can be checked.
 """
@@ -6,111 +6,123 @@ The same records give the same bytes, so a committed picture can be checked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
+from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve
-from fedsteer.report.entries import gather, names_of
+from fedsteer.report.entries import Entry, gather
 from fedsteer.report.styles import styles
+from fedsteer.report.svg import COLOURS, LINE, Axis, Look, Panel, document, legend
 
-COLOURS = ("#d55e00", "#333333", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
-DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
-WIDTH, HEIGHT = 900, 430
-LEFT, RIGHT, TOP, BOTTOM = 56, 240, 44, 46  # margins; the legend stands on the right
+AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent": "sent"}
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+LEFT, TOP, BOTTOM = 56, 62, 50  # margins around a panel
+GAP, LEGEND, EDGE = 18, 216, 12
+WIDE, NARROW = (612, 334), (330, 230)  # of a panel that stands alone, and of several
+ABREAST = 3
 
 
-def to_svg(runs: Iterable[Run], title: str) -> str:
-    """Mean accuracy of every rule over the training rounds, with 95 % intervals over seeds."""
+@dataclass(frozen=True)
+class Drawn:
+    """The curve of one rule in one experiment."""
+
+    experiment: str
+    label: str
+    curve: dict[str, Any]
+    last: float  # accuracy
+
+
+def to_svg(
+    runs: Iterable[Run], title: str, axes: Sequence[str] = ("train",), order: Sequence[str] = ()
+) -> str:
+    """Mean accuracy of every rule with 95 % intervals over seeds, over each of these axes.
+
+    train   training rounds
+    all     all rounds: what a rule does before training begins is counted
+    sent    bytes sent by clients and server so far
+
+    order   experiments whose panels come first
+    """
     entries = gather(runs)
-    curves = [accuracy_curve(entry.shown) for entry in entries]
-    looks = styles(entries)
-    known = [i for i, curve in enumerate(curves) if curve is not None]
-    if not known:
+    drawn = [found for entry in entries if (found := _drawn(entry)) is not None]
+    if not drawn:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
-    known.sort(key=lambda i: -(_last(curves[i]) or 0.0))
-    last = max(curves[i]["train"][-1] for i in known)  # type: ignore[index]
-    parts = [_frame(title, last)]
-    for i in reversed(known):
-        parts.append(_curve(curves[i], looks[i], last))  # type: ignore[arg-type]
-    names = names_of(entries)
-    for place, i in enumerate(known):
-        parts.append(_legend(place, names[i], looks[i], _last(curves[i])))
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="13">'
-    )
-    return "\n".join([head, *parts, "</svg>", ""])
+    looks = looks_by_label(entries)
+    names = {one.experiment for one in drawn}
+    experiments = [name for name in order if name in names] + sorted(names - set(order))
+    kept = [axis for axis in axes if any(axis in one.curve for one in drawn)] or ["train"]
+    panels = [(experiment, axis) for experiment in experiments for axis in kept]
+    abreast = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
+    wide, high = WIDE if len(panels) == 1 else NARROW
+    parts: list[str] = []
+    for place, (experiment, axis) in enumerate(panels):
+        here = [one for one in drawn if one.experiment == experiment and axis in one.curve]
+        left = LEFT + (place % abreast) * (LEFT + wide + GAP)
+        top = TOP + (place // abreast) * (TOP + high + BOTTOM - EDGE)
+        heading = experiment if len(experiments) > 1 else ""
+        parts += _panel(here, axis, looks, (left, top, wide, high), heading)
+    rows = -(-len(panels) // abreast)
+    right = abreast * (LEFT + wide + GAP)
+    key = _names(drawn, looks, with_value=len(experiments) == 1)
+    parts += legend(right, TOP + 10, right + LEGEND, key)
+    high_enough = max(rows * (TOP + high + BOTTOM - EDGE) + EDGE, TOP + 10 + LINE * len(key))
+    return document(right + LEGEND + EDGE, high_enough, title, parts)
 
 
-def _x(moment: float, last: float) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * moment / max(last, 1)
+def looks_by_label(entries: Sequence[Entry]) -> dict[str, Look]:
+    """A rule looks the same in every experiment."""
+    first = {entry.label: entry for entry in reversed(entries)}
+    chosen = styles(list(first.values()))
+    return {
+        label: Look(COLOURS[int(style["colour"])], str(style["dash"]))
+        for label, style in zip(first, chosen, strict=True)
+    }
 
 
-def _y(accuracy: float) -> float:
-    return TOP + (HEIGHT - TOP - BOTTOM) * (1 - min(max(accuracy, 0.0), 1.0))
+def _drawn(entry: Entry) -> Drawn | None:
+    curve = accuracy_curve(entry.shown)
+    if curve is None:
+        return None
+    last = next((value for value in reversed(curve["mean"]) if value is not None), 0.0)
+    return Drawn(entry.experiment, entry.label, curve, last)
 
 
-def _frame(title: str, last: int) -> str:
-    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    lines = [
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        f'<text x="{LEFT}" y="24" font-size="15" font-weight="600" fill="#222">'
-        f"{escape(title)}</text>",
-    ]
-    for tenth in range(0, 11, 2):
-        y = _y(tenth / 10)
-        lines.append(f'<path d="M{LEFT} {y:.1f}H{right}" stroke="#e5e5e5"/>')
-        lines.append(
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end" fill="#555">'
-            f"{tenth * 10}</text>"
-        )
-    for part in range(6):
-        moment = round(last * part / 5)
-        lines.append(
-            f'<text x="{_x(moment, last):.1f}" y="{bottom + 19}" text-anchor="middle" '
-            f'fill="#555">{moment}</text>'
-        )
-    middle = (LEFT + right) / 2
-    lines.append(
-        f'<text x="{middle:.0f}" y="{HEIGHT - 8}" text-anchor="middle" fill="#555">'
-        "training rounds; test accuracy in %</text>"
-    )
-    return "\n".join(lines)
+def _panel(
+    drawn: Sequence[Drawn],
+    axis: str,
+    looks: dict[str, Look],
+    place: tuple[float, float, float, float],
+    heading: str,
+) -> list[str]:
+    values = [value for one in drawn for value in one.curve[axis] if value]
+    most = max(values, default=1.0)
+    scale, words, across = 1.0, AXES[axis], Axis(0, most)
+    if axis == "sent":  # by a factor of ten apart: full participation sends most
+        scale, unit = next((pair for pair in UNITS if most >= pair[0]), UNITS[-1])
+        words = f"{unit} sent, both ways"
+        across = Axis(min(values, default=1.0) / scale, most / scale, log=True)
+    panel = Panel(*place, across, Axis(0, 100))
+    parts = [panel.frame(heading, f"{words}; test accuracy in %")]
+    for one in sorted(drawn, key=lambda one: one.last):
+        columns = (one.curve[axis], one.curve["mean"], one.curve["half"])
+        points = [
+            ((x or 0.0) / scale, 100 * mean, 100 * (half or 0.0))
+            for x, mean, half in zip(*columns, strict=True)
+            if mean is not None
+        ]
+        parts.append(panel.line(points, looks[one.label]))
+    return parts
 
 
-def _curve(curve: dict[str, Any], look: dict[str, Any], last: int) -> str:
-    colour = COLOURS[int(look["colour"])]
-    points = [
-        (_x(moment, last), mean, half or 0.0)
-        for moment, mean, half in zip(curve["train"], curve["mean"], curve["half"], strict=True)
-        if mean is not None
-    ]
-    upper = [f"{x:.1f} {_y(mean + half):.1f}" for x, mean, half in points]
-    lower = [f"{x:.1f} {_y(mean - half):.1f}" for x, mean, half in reversed(points)]
-    line = "L".join(f"{x:.1f} {_y(mean):.1f}" for x, mean, _ in points)
-    dash = DASHES[str(look["dash"])]
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    return (
-        f'<path d="M{"L".join(upper + lower)}Z" fill="{colour}" fill-opacity="0.10"/>\n'
-        f'<path d="M{line}" fill="none" stroke="{colour}" stroke-width="2"{dashes}/>'
-    )
-
-
-def _legend(place: int, name: str, look: dict[str, Any], value: float | None) -> str:
-    x, y = WIDTH - RIGHT + 18, TOP + 10 + 21 * place
-    dash = DASHES[str(look["dash"])]
-    dashes = f' stroke-dasharray="{dash}"' if dash else ""
-    shown = "" if value is None else f"{100 * value:.1f}"
-    colour = COLOURS[int(look["colour"])]
-    return (
-        f'<path d="M{x} {y}h26" stroke="{colour}" stroke-width="2.5"{dashes}/>'
-        f'<text x="{x + 34}" y="{y + 4}" fill="#222">{escape(name)}</text>'
-        f'<text x="{WIDTH - 8}" y="{y + 4}" text-anchor="end" fill="#222">{shown}</text>'
-    )
-
-
-def _last(curve: dict[str, Any] | None) -> float | None:
-    values: Sequence[float | None] = () if curve is None else curve["mean"]
-    return next((value for value in reversed(values) if value is not None), None)
+def _names(
+    drawn: Sequence[Drawn], looks: dict[str, Look], with_value: bool
+) -> list[tuple[str, Look, str]]:
+    """Best first; with several experiments, by the sum over them."""
+    sums: dict[str, float] = {}
+    for one in drawn:
+        sums[one.label] = sums.get(one.label, 0.0) + one.last
+    ranked = sorted(sums, key=lambda label: (-sums[label], label))
+    value = "{:.1f}".format if with_value else lambda share: ""
+    return [(label, looks[label], value(100 * sums[label])) for label in ranked]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from fedsteer.errors import unknown
 from fedsteer.report.statistics import Estimate
 from fedsteer.report.tables import Row, Summary
 
@@ -62,15 +63,24 @@ def columns(summary: Summary) -> list[Column]:
     ]
 
 
-def to_markdown(summary: Summary) -> str:
-    """A Markdown table and a line that says what ± means."""
+def to_markdown(summary: Summary, only: Sequence[str] | None = None) -> str:
+    """A Markdown table and a line that says what ± means.
+
+    only   headings of the columns that are wanted, in this order; default: all
+    """
     shown = columns(summary)
+    if only is not None:
+        by_heading = {column.heading: column for column in shown}
+        for heading in only:
+            if heading not in by_heading:
+                raise unknown("column", heading, by_heading)
+        shown = [by_heading[heading] for heading in only]
     lines = [
-        _bars(_markdown(column.heading) for column in shown),
-        _bars(":--" if column.words else "--:" for column in shown),
+        bars(markdown(column.heading) for column in shown),
+        bars(":--" if column.words else "--:" for column in shown),
     ]
-    lines += [_bars(_markdown(column.text(row)) for column in shown) for row in summary.rows]
-    return "\n".join([*lines, "", _markdown(note(summary))]) + "\n"
+    lines += [bars(markdown(column.text(row)) for column in shown) for row in summary.rows]
+    return "\n".join([*lines, "", markdown(note(summary))]) + "\n"
 
 
 def to_csv(summary: Summary) -> str:
@@ -208,11 +218,13 @@ def _seeds(row: Row) -> str:
     return str(len(row.seeds))
 
 
-def _bars(cells: Iterable[str]) -> str:
+def bars(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
-def _markdown(text: str) -> str:
+def markdown(text: str) -> str:
+    """Text that stays text in Markdown."""
     text = " ".join(_printable(text).split())
     for old, new in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
         text = text.replace(old, new)

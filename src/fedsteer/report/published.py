@@ -1,16 +1,30 @@
-"""Our figures beside the published ones."""
+"""Our figures beside the published ones, from records and the sheet they carry.
+
+A sheet (`sheet.json`, left by `fedsteer reproduce`) says which table or figure of the paper the
+runs are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number
+from fedsteer.report.formats import MISSING, bars, count, markdown, percent, points, size
+from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.tables import Row, summarise
 
 Published = Mapping[str, Mapping[str, float]]
 """Experiment -> label -> accuracy as printed in the paper."""
+
+NOTE = (
+    "Means over seeds; ± is the 95 % interval (Student's t). Differences to fedavg are in points, "
+    "paired by seed. Warm-up: what a rule spent before the first of its training rounds; `sent up` "
+    "counts it. Memory is the peak of the server rule, warm-up included."
+)
 
 
 @dataclass(frozen=True)
@@ -19,70 +33,148 @@ class Line:
 
     experiment: str
     label: str
-    ours: Estimate | None
+    row: Row
     paper: float | None
-    note: str
+    chosen: str = ""  # the setting that was chosen, of a rule that was run under several
 
 
-def lines_of(runs: Iterable[Run], published: Published) -> list[Line]:
-    """Every rule in every experiment, in the order of the experiments.
+@dataclass(frozen=True)
+class Choice:
+    """One rule under several settings, of which the paper has one line."""
+
+    experiment: str
+    name: str
+    best: str
+    settings: tuple[tuple[str, Estimate, Estimate | None], ...]  # label, held-out and test accuracy
+
+
+def published_markdown(runs: Iterable[Run], sheet: Mapping[str, Any], extra: str = "") -> str:
+    """The whole page: what the paper says, the table, how settings were chosen, the origin."""
+    known = list(runs)
+    published = sheet.get("paper") or {}
+    lines, choices = lines_of(known, published)
+    parts = [f"# {markdown(str(sheet.get('title', 'Results')))}", str(sheet.get("about", ""))]
+    parts += [to_published_markdown(lines), *map(_choice_words, choices), extra, NOTE]
+    parts.append(origin(known, [str(command) for command in sheet.get("commands", ())]))
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], list[Choice]]:
+    """Every rule in every experiment, best of ours first, experiments in the sheet's order.
 
     Labels such as "fedstale-0.7" are one rule under several settings: of those the paper has one
     line, and ours is the setting with the best accuracy on held-out training images.
     """
-    entries = gather(runs)
+    known = list(runs)
+    entries = gather(known)
+    rows = {(row.experiment, row.label): row for row in summarise(known).rows}
     lines: list[Line] = []
-    for experiment in dict.fromkeys(entry.experiment for entry in entries):
+    choices: list[Choice] = []
+    for experiment in sorted({e.experiment for e in entries}, key=_place(published)):
         here = [entry for entry in entries if entry.experiment == experiment]
         paper = published.get(experiment, {})
-        families = {
-            name: [e for e in here if e.label.startswith(f"{name}-")]
-            for name in paper
-            if not any(e.label == name for e in here)
-        }
-        chosen = {name: _best(family) for name, family in families.items() if family}
-        for entry in here:
-            name = next((n for n, best in chosen.items() if best is entry), None)
-            if name is None and any(entry in family for family in families.values()):
-                continue
-            note = f"{entry.label}, chosen on held-out images" if name else ""
-            label = name or entry.label
-            lines.append(Line(experiment, label, _final(entry), paper.get(label), note))
-    return lines
+        made = [choice for name in paper if (choice := _choice(name, here)) is not None]
+        choices += made
+        hidden = {label for choice in made for label, _, _ in choice.settings}
+        shown = [
+            *((entry.label, entry.label, "") for entry in here if entry.label not in hidden),
+            *((choice.name, choice.best, choice.best) for choice in made),
+        ]
+        found = [
+            Line(experiment, name, rows[experiment, label], paper.get(name), chosen)
+            for name, label, chosen in shown
+        ]
+        lines += sorted(found, key=lambda line: (-_mean(line.row.accuracy), line.label))
+    return lines, choices
 
 
-def to_published_markdown(lines: list[Line]) -> str:
-    """A Markdown table, one block per experiment, best of ours first."""
-    rows = [
-        "| experiment | rule | ours % | paper % | difference |",
-        "| :-- | :-- | --: | --: | --: |",
+def to_published_markdown(lines: Sequence[Line]) -> str:
+    """A Markdown table, one block per experiment; columns without a number are left out."""
+    cells = [_cells(line) for line in lines]
+    kept = [
+        heading
+        for heading in (cells[0] if cells else ())
+        if heading in ("experiment", "rule", "ours %")
+        or any(row[heading] != MISSING for row in cells)
     ]
-    order = list(dict.fromkeys(line.experiment for line in lines))
-    ranked = sorted(
-        lines, key=lambda x: (order.index(x.experiment), -(x.ours.mean if x.ours else -1.0))
-    )
-    for line in ranked:
-        ours = "-" if line.ours is None else f"{100 * line.ours.mean:.1f}"
-        if line.ours is not None and line.ours.half is not None:
-            ours += f" ± {100 * line.ours.half:.1f}"
-        paper = "-" if line.paper is None else f"{100 * line.paper:.1f}"
-        apart = "-"
-        if line.ours is not None and line.paper is not None:
-            apart = f"{100 * (line.ours.mean - line.paper):+.1f}"
-        label = line.label + (f" ({line.note})" if line.note else "")
-        rows.append(f"| {line.experiment} | {label} | {ours} | {paper} | {apart} |")
-    return "\n".join(rows) + "\n"
+    table = [bars(kept), bars(":--" if name in ("experiment", "rule") else "--:" for name in kept)]
+    table += [bars(markdown(row[heading]) for heading in kept) for row in cells]
+    return "\n".join(table) + "\n"
 
 
-def _final(entry: Entry) -> Estimate | None:
-    return estimate(number(run.result or {}, "accuracy") for run in entry.counted)
+def _cells(line: Line) -> dict[str, str]:
+    row = line.row
+    apart = MISSING
+    if row.accuracy is not None and line.paper is not None:
+        apart = points(row.accuracy.mean - line.paper)
+    return {
+        "experiment": line.experiment,
+        "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
+        "ours %": _with_half(row.accuracy, percent),
+        "paper %": MISSING if line.paper is None else percent(line.paper),
+        "difference": apart,
+        "vs fedavg": _with_half(row.difference, points),
+        "warm-up rounds": _plain(row.warm_up_rounds, count),
+        "warm-up uploads": _plain(row.warm_up_uploads, count),
+        "sent up": _plain(row.bytes_up, size),
+        "memory": _plain(row.server_bytes, size),
+        "seeds": _seeds(row),
+    }
 
 
-def _best(family: list[Entry]) -> Entry:
-    """Chosen on images that no client trains on and the test set does not hold."""
+def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
+    """The settings of a rule that the paper names without one; None if that is not the case.
 
-    def held_out(entry: Entry) -> float:
-        found = estimate(number(run.result or {}, "held_out_accuracy") for run in entry.counted)
-        return -1.0 if found is None else found.mean
+    They are chosen on images that no client trains on and the test set does not hold. Without such
+    images nothing is chosen and every setting keeps its own line.
+    """
+    family = [entry for entry in entries if entry.label.startswith(f"{name}-")]
+    if any(entry.label == name for entry in entries):
+        return None
+    known = [
+        (entry.label, held_out, _final(entry, "accuracy"))
+        for entry in family
+        if (held_out := _final(entry, "held_out_accuracy")) is not None
+    ]
+    if not known or len(known) < len(family):
+        return None
+    best = max(known, key=lambda setting: setting[1].mean)
+    return Choice(entries[0].experiment, name, best[0], tuple(known))
 
-    return max(family, key=held_out)
+
+def _choice_words(choice: Choice) -> str:
+    settings = [
+        f"{label} {_with_half(held_out, percent)} (test {_with_half(test, percent)})"
+        for label, held_out, test in choice.settings
+    ]
+    text = f"{choice.experiment}, {choice.name}: held-out accuracy of {', '.join(settings)}"
+    return markdown(f"{text}; {choice.best} is the best and stands in the table.")
+
+
+def _final(entry: Entry, key: str) -> Estimate | None:
+    return estimate(number(run.result, key) for run in entry.counted)
+
+
+def _place(published: Published) -> Any:
+    order = {name: place for place, name in enumerate(published)}
+    return lambda experiment: (order.get(experiment, len(order)), experiment)
+
+
+def _with_half(found: Estimate | None, form: Any) -> str:
+    if found is None:
+        return MISSING
+    return str(form(found.mean)) + ("" if found.half is None else f" ± {percent(found.half)}")
+
+
+def _seeds(row: Row) -> str:
+    """Runs that did not come to their end are not counted, and not hidden."""
+    finished = len(row.seeds)
+    return f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished)
+
+
+def _plain(found: Estimate | None, form: Any) -> str:
+    return MISSING if found is None else str(form(found.mean))
+
+
+def _mean(found: Estimate | None) -> float:
+    return -1.0 if found is None else found.mean

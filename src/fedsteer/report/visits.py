@@ -37,7 +37,7 @@ def read_visits(run: Run) -> Visits:
     """Go through a run's clients once; the rows themselves are not kept in memory."""
     visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
-    for row in Run(run.folder).clients:
+    for row in run.rows("clients"):
         event = look(row, "event")
         if _kind(event) == "dropped":
             reason = str(look(row, "reason") or "no reason given")
@@ -48,7 +48,7 @@ def read_visits(run: Run) -> Visits:
         staleness = number(row, "staleness")
         if event not in ("fresh", "refresh") or staleness is None or staleness < 1:
             continue
-        where = int(np.searchsorted(EDGES, staleness, side="right")) - 1
+        where = bin_of(staleness)
         if event == "fresh":
             group = _group_of(groups, look(row, "client"))
             visits.staleness.setdefault(group, Counter())[where] += 1
@@ -71,9 +71,9 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
         bins = range(max(counts) + 1)
         total = counts.total()
         shares[group] = {
-            "x": [_centre(one) for one in bins],
+            "x": [bin_centre(one) for one in bins],
             "y": [rounded(counts[one] / total, 3) for one in bins],
-            "bin": [_words(one) for one in bins],
+            "bin": [bin_words(one) for one in bins],
         }
     return shares
 
@@ -89,10 +89,10 @@ def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
     ]
     counts = [sum(len(one.errors.get(where, ())) for one in visits) for where in bins]
     return {
-        "x": [_centre(where) for where in bins],
+        "x": [bin_centre(where) for where in bins],
         "mean": [rounded(one.mean) if one else None for one in found],
         "half": [rounded(one.half, 3) if one else None for one in found],
-        "bin": [_words(where) for where in bins],
+        "bin": [bin_words(where) for where in bins],
         "count": counts,
     }
 
@@ -113,7 +113,7 @@ def dropped_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], i
 
 def raster(run: Run) -> dict[str, Any] | None:
     """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
-    rows = Run(run.folder).clients
+    rows = run.rows("clients")
     seen = [
         (str(look(row, "client")), int(moment), EVENTS.index(_kind(look(row, "event"))))
         for row in rows
@@ -172,12 +172,19 @@ def _covers(values: Any, client: Any) -> bool:
     return isinstance(values, list) and isinstance(client, int) and 0 <= client < len(values)
 
 
-def _centre(where: int) -> float | int | None:
+def bin_of(staleness: float) -> int:
+    """The bin of a number of rounds."""
+    return int(np.searchsorted(EDGES, staleness, side="right")) - 1
+
+
+def bin_centre(where: int) -> float | int | None:
+    """Where a bin is drawn."""
     low, high = EDGES[where], _last(where)
     return rounded((low * high) ** 0.5, 3)
 
 
-def _words(where: int) -> str:
+def bin_words(where: int) -> str:
+    """The rounds in a bin, e.g. "6 to 7"."""
     low, high = EDGES[where], _last(where)
     return str(low) if low == high else f"{low} to {high}"
 

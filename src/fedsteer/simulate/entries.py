@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from fedsteer.draws import generator
 from fedsteer.errors import unknown
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
@@ -39,8 +40,15 @@ class Entry:
             options["probabilities"] = "intervals"
         own = {name: _numbered(value) for name, value in self.options.items()}
         if own.get("select") == "frequent" and odds is not None:
-            own.setdefault("frequencies", {client: float(p) for client, p in enumerate(odds)})
+            own.setdefault("frequencies", _drawn_ties(odds, seed))
         return make_rule(self.rule, preset=self.preset, **(options | own))
+
+
+def _drawn_ties(odds: Any, seed: int) -> dict[int, float]:
+    """How often each client takes part, equals in drawn order: numbers follow the data groups, so
+    the first of the equals would all hold the same labels."""
+    lots = generator(seed, "equally frequent clients").random(len(odds))
+    return {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
 
 
 def _numbered(value: Any) -> Any:

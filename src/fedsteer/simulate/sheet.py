@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ SMOKE: dict[str, Any] = {
     "options.cluster_fedvarp.cluster_count": 3,
     "options.cluster_fedvarp.cycles": 1,
 }
+SMOKE_SHARE = 0.12  # clients instead of a hundred
+SCALED = ("core_size", "candidates")
 SMOKE_MODELS: dict[str, dict[str, Any]] = {
     "emnist-cnn": {"channels": [2, 2, 2], "hidden": [8]},
     "fashion-cnn": {"channels": [2, 2], "hidden": [8]},
@@ -53,6 +56,8 @@ class Sheet:
 
     name: str
     title: str
+    about: str  # what the paper says, from the head of the file
+    figure: str  # which picture the paper draws of it, see `fedsteer.report.figures`
     columns: list[Column]
 
     def cells(self, out: Path) -> list[Cell]:
@@ -62,6 +67,17 @@ class Sheet:
             folder = out / column.experiment.name
             found += plan_cells(column.experiment, column.experiment.rules, folder)
         return found
+
+    def record(self, command: str = "") -> dict[str, Any]:
+        """What the records keep, so that the table can be made from them alone."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "about": self.about,
+            "figure": self.figure,
+            "commands": [command] if command else [],
+            "paper": {column.experiment.name: dict(column.published) for column in self.columns},
+        }
 
 
 def shipped_sheets() -> dict[str, str]:
@@ -104,17 +120,29 @@ def load_sheet(
             seeds=seeds or table["seeds"],
         )
         if reading == "authors":
-            experiment = _authors(experiment, column["experiment"])
+            experiment = _authors(experiment, column["experiment"], column["set"])
         if smoke:
             experiment = _smoke(experiment)
         columns.append(Column(experiment.changed(settings or {}), column.get("paper", {})))
-    return Sheet(name, table["title"], columns)
+    return Sheet(name, table["title"], _about(sheets[name]), table["figure"], columns)
 
 
-def _authors(experiment: Experiment, base: str) -> Experiment:
+def _about(text: str) -> str:
+    """The comment at the head of the file as paragraphs."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return "\n\n".join(" ".join(part.split("\n")) for part in "\n".join(lines).split("\n\n"))
+
+
+def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Experiment:
+    """As their code has it; what makes a column what it is (500 clients with 60 points) stays."""
     text = (files("fedsteer") / "experiments" / "readings" / "authors.toml").read_text()
     table = tomllib.loads(text)
-    changed = experiment.changed(table["all"]["set"] | table.get(base, {}).get("set", {}))
+    theirs = table["all"]["set"] | table.get(base, {}).get("set", {})
+    changed = experiment.changed(theirs | dict(own))
     return replace(changed, name=f"{experiment.name}-authors", title=f"{experiment.title}, authors")
 
 
@@ -127,7 +155,7 @@ def _smoke(experiment: Experiment) -> Experiment:
     if model.name == "preact-resnet18":
         made["channels"] = 3
     variants = {
-        name: {k: min(v, 4) if k in ("core_size", "candidates") else v for k, v in entry.items()}
+        name: {k: ceil(v * SMOKE_SHARE) if k in SCALED else v for k, v in entry.items()}
         for name, entry in experiment.variants.items()
     }
     fedsteer = {

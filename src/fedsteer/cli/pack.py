@@ -1,0 +1,78 @@
+"""`fedsteer pack`: many runs in one small file, for a repository."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from fedsteer.cli.shared import writable
+
+EPILOG = """examples:
+  fedsteer pack runs/compare-digits --out results/digits/records.tar.xz
+  fedsteer pack runs/reproduce-table1 --clients none --out results/table1/records.tar.xz
+  fedsteer report results/digits/records.tar.xz             reads it without unpacking
+  tar xf results/digits/records.tar.xz -C somewhere         gives the run folders back
+
+Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of
+each rule. Left out: checkpoints, timings, accuracy by class and round, loss and norm by client.
+Numbers in rows keep four digits, accuracies and results all, so tables and curves stay the same.
+The same records give the same bytes.
+"""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    from fedsteer.records.pack import CLIENTS
+
+    parser = commands.add_parser(
+        "pack",
+        help="many runs in one small file",
+        description="Pack the records of many runs into one small file that every command reads.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
+    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="*.tar.xz")
+    parser.add_argument(
+        "--clients",
+        choices=CLIENTS,
+        default="first",
+        help="client rows and coordinates: of the first seed of each rule (default), none, or all",
+    )
+    parser.add_argument(
+        "--sheet",
+        metavar="NAME",
+        help="the table of the paper these runs are, where DIR does not say so itself "
+        "(`fedsteer reproduce` leaves a sheet.json)",
+    )
+    parser.add_argument(
+        "--command",
+        dest="made_by",  # `command` is the word after `fedsteer`
+        metavar="TEXT",
+        help="with --sheet: what was typed to make these runs",
+    )
+    parser.set_defaults(execute=execute)
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Run it."""
+    from fedsteer.errors import ConfigurationError
+    from fedsteer.records import pack_records
+
+    if not options.out.name.endswith(".tar.xz"):
+        raise ConfigurationError(f"--out must end in .tar.xz, not {options.out.name}")
+    if options.made_by is not None and options.sheet is None:
+        raise ConfigurationError("--command goes with --sheet")
+    sheet = None
+    if options.sheet is not None:
+        from fedsteer.simulate.sheet import READINGS, load_sheet
+
+        sheet = load_sheet(options.sheet).record(options.made_by or "")
+        for reading in READINGS:  # which one it was shows in the names of the runs' experiments
+            sheet["paper"] |= load_sheet(options.sheet, reading=reading).record()["paper"]
+    writable(options.out.parent)
+    count = pack_records(options.folders, options.out, clients=options.clients, sheet=sheet)
+    size = options.out.stat().st_size
+    print(f"{options.out}: {count} runs, {size / 1000:.0f} kB")
+    return 0

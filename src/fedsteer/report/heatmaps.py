@@ -1,0 +1,118 @@
+"""Coordinates of watched clients over the rounds: the paper's heat maps, and how stable they are.
+
+Each picture is an image of one pixel per coordinate and round, embedded in the SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.errors import DataError
+from fedsteer.records import Run
+from fedsteer.report.curves import thinned
+from fedsteer.report.entries import Entry, gather, names_of
+from fedsteer.report.png import embedded
+from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.svg import document, text
+
+ROUNDS = 75  # drawn; of 150 every second
+APART = 10  # rounds between the coordinates that are compared
+WIDTH, HEIGHT, GAP, TOP, LEFT = 250, 130, 14, 62, 16
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Coordinates in one run: (rounds, clients, k)."""
+
+    clients: list[str]
+    values: Floats
+
+
+def heatmaps_svg(runs: Iterable[Run], title: str) -> str:
+    """A row per rule (first seed), a column per watched client; colours reach to the largest."""
+    entries = gather(runs)
+    known = [
+        (name, watched)
+        for name, entry in zip(names_of(entries), entries, strict=True)
+        if (watched := next(iter(_watched(entry)), None)) is not None
+    ]
+    if not known:
+        raise DataError("no run has coordinates of watched clients: there is nothing to draw")
+    parts = []
+    abreast = max(len(watched.clients) for _, watched in known)
+    for row, (name, watched) in enumerate(known):
+        top = TOP + row * (HEIGHT + 58)
+        shown = watched.values[thinned(len(watched.values), ROUNDS)]
+        largest = float(np.nanpercentile(np.abs(shown), 99)) or 1.0
+        rounds = len(watched.values)
+        words = (
+            f"{name}: {shown.shape[2]} coordinates, colours from -{largest:.2g} to {largest:.2g}"
+        )
+        parts.append(text(LEFT, top, words, weight=600))
+        for column, client in enumerate(watched.clients):
+            left = LEFT + column * (WIDTH + GAP)
+            image = embedded(np.nan_to_num(shown[:, column, :].T / largest))
+            parts.append(
+                f'<image x="{left}" y="{top + 10}" width="{WIDTH}" height="{HEIGHT}" '
+                f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{image}"/>'
+            )
+            below = f"client {client}, training rounds 1 to {rounds}"
+            parts.append(text(left, top + HEIGHT + 24, below, colour="#555", size=11))
+    width = 2 * LEFT + abreast * (WIDTH + GAP) - GAP
+    return document(width, TOP + len(known) * (HEIGHT + 58) - 14, title, parts)
+
+
+def heatmaps_markdown(runs: Iterable[Run]) -> str:
+    """How alike a client's coordinates are some rounds apart, and those of different clients."""
+    entries = gather(runs)
+    lines = [
+        f"| rule | own, {APART} rounds apart | another client's | seeds |",
+        "| :-- | --: | --: | --: |",
+    ]
+    for name, entry in zip(names_of(entries), entries, strict=True):
+        watched = _watched(entry)
+        if watched:
+            own = estimate(_own(one.values) for one in watched)
+            other = estimate(_others(one.values) for one in watched)
+            lines.append(f"| {name} | {_words(own)} | {_words(other)} | {len(watched)} |")
+    note = "Mean cosine between coordinates of the watched clients; 1 is the same direction."
+    return "\n".join([*lines, "", note]) + "\n"
+
+
+def _watched(entry: Entry) -> list[Watched]:
+    found = []
+    for run in entry.shown:
+        values, names = run.arrays.get("coordinates"), run.arrays.get("watched")
+        if values is None or values.ndim != 3 or not values.size:
+            continue
+        clients: Sequence[Any] = range(values.shape[1]) if names is None else names.tolist()
+        found.append(Watched([str(client) for client in clients], values.astype(np.float64)))
+    return found
+
+
+def _own(values: Floats) -> float | None:
+    return _mean_cosine(values[APART:], values[:-APART])
+
+
+def _others(values: Floats) -> float | None:
+    return _mean_cosine(values, np.roll(values, 1, axis=1)) if values.shape[1] > 1 else None
+
+
+def _mean_cosine(one: Floats, other: Floats) -> float | None:
+    sizes = np.linalg.norm(one, axis=2) * np.linalg.norm(other, axis=2)
+    known = np.isfinite(sizes) & (sizes > 0)  # a client that was never there has no coordinates
+    if not known.any():
+        return None
+    return float((np.sum(one * other, axis=2)[known] / sizes[known]).mean())
+
+
+def _words(found: Estimate | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found.mean:.2f}" + ("" if found.half is None else f" ± {found.half:.2f}")

@@ -1,0 +1,89 @@
+"""`fedsteer pack`, and what the other commands make of its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedsteer.cli import main
+from fedsteer.records import find_runs, read_sheet
+from tests.report.made_records import make_comparison
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison of two rules in `runs`."""
+    monkeypatch.chdir(tmp_path)
+    make_comparison(Path("runs"), ["fedavg", "fedsteer (paper)"], 2, 8, 6, name="emnist-0.9")
+
+
+def test_every_form_of_the_report_reads_a_packed_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pack", "runs", "--out", "kept/records.tar.xz"]) == 0
+    assert capsys.readouterr().out.startswith("kept/records.tar.xz: 4 runs, ")
+    for form in ("md", "csv", "text", "svg"):
+        outputs = []
+        for place in ("runs", "kept/records.tar.xz", "kept"):
+            assert main(["report", place, "--format", form]) == 0
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] == outputs[1] == outputs[2] != ""
+    assert main(["report", "kept/records.tar.xz"]) == 0
+    assert capsys.readouterr().out == "kept/report.html\n"
+    assert Path("kept/report.html").stat().st_size > 100_000
+
+
+def test_columns_of_a_markdown_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs", "--format", "md", "--columns", "rule, accuracy %"]) == 0
+    assert capsys.readouterr().out.startswith("| rule | accuracy % |\n| :-- | --: |\n")
+    assert main(["report", "runs", "--format", "csv", "--columns", "rule"]) == 2
+    assert capsys.readouterr().err == "fedsteer: --columns goes with --format md\n"
+
+
+def test_runs_that_do_not_say_which_table_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs", "--format", "published"]) == 2
+    assert "runs does not say which table of the paper it is" in capsys.readouterr().err
+    made_by = ["--sheet", "table1", "--command", "fedsteer reproduce table1 --only emnist"]
+    assert main(["pack", "runs", *made_by, "--out", "records.tar.xz"]) == 0
+    sheet = read_sheet(Path("records.tar.xz"))
+    assert sheet is not None and {"emnist-0.9", "emnist-0.9-authors"} <= set(sheet["paper"])
+    capsys.readouterr()
+    assert main(["report", "records.tar.xz", "--format", "published"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("# Table 1: final test accuracy") and "| 31.4 |" in out
+    assert "\n    fedsteer reproduce table1 --only emnist\n" in out
+    assert main(["report", "records.tar.xz", "--format", "published", "--out", "page"]) == 0
+    assert sorted(path.name for path in Path("page").iterdir()) == [
+        "cost.svg",
+        "figure.svg",
+        "table.md",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("pack runs --out records.zip", "--out must end in .tar.xz, not records.zip"),
+        ("pack runs --command x --out a.tar.xz", "--command goes with --sheet"),
+        ("pack absent --out a.tar.xz", "absent does not exist"),
+        ("pack runs --sheet tabel1 --out a.tar.xz", "did you mean 'table1'?"),
+        ("report broken.tar.xz", "broken.tar.xz is not an archive of records"),
+    ],
+)
+def test_mistakes_are_one_line(command: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("broken.tar.xz").write_bytes(b"nothing of the kind")
+    assert main(command.split()) == 2
+    error = capsys.readouterr().err
+    assert line in error and error.count("\n") == 1
+    assert not Path("a.tar.xz").exists()
+
+
+def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", "--help"])
+    out = capsys.readouterr().out
+    assert "examples:" in out and "fedsteer pack runs/compare-digits --out" in out
+
+
+def test_a_folder_and_its_own_archive_are_not_counted_twice() -> None:
+    assert main(["pack", "runs", "--out", "runs/records.tar.xz"]) == 0
+    assert len(find_runs(Path("runs"))) == 4
