@@ -61,7 +61,7 @@ LIBRARIES: dict[str, set[str]] = {
 EXCEPTIONS = {("steering/kernels/torch.py", "torch"), ("records/tensorboard.py", "torch")}
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
-LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}
+LAZY = {"flwr", "plotly", "pooch", "psutil", "ray", "rich", "safetensors", "sklearn", "tensorboard"}
 LAZY_EXCEPT = {"flower": {"flwr"}}
 
 
