@@ -157,6 +157,14 @@ def test_more_threads_than_any_machine_has(cluster: Any, tmp_path: Path) -> None
         compare_cells(cells, engine="ray")
 
 
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray").shutdown()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match=r"no Ray cluster at 127\.0\.0\.1:9: .*refused"):
+        compare_cells(plan_cells(small(), ["fedavg"], tmp_path), engine="ray")
+
+
 def workers() -> list[int]:
     """Processes below this one that carry out a run for Ray."""
     parents, names = {}, {}

@@ -58,10 +58,10 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
 
 
 RAY_HELP = """
---engine ray (pip install 'fedsteer[ray]') takes the cluster that RAY_ADDRESS names, else one that
-runs on this machine, else starts one here. Records and checkpoints come back into --out: no shared
-file system is needed, and runs begun with one engine go on with the other. Every machine of the
-cluster needs the same fedsteer and the data set; docs/ray.md says more.
+--engine ray (pip install 'fedsteer[ray]') takes the cluster that RAY_ADDRESS names (HOST:PORT, or
+auto for the one that runs here), else starts one on this machine. Records and checkpoints come back
+into --out: no shared file system is needed, and runs begun with one engine go on with the other.
+Every machine of the cluster needs the same fedsteer and the data set; docs/ray.md says more.
 """
 
 

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: the one RAY_ADDRESS names, one that runs on this machine, or a new one.
+"""Runs on a Ray cluster: the one that RAY_ADDRESS names, or a new one on this machine.
 
 Every cell is a task that asks for as many CPUs as the run has threads (or for one GPU). It runs in
 a folder of the machine that Ray chose, and sends its files back: every new checkpoint, though not
@@ -17,6 +17,8 @@ is done here and not by Ray's own retries, which would repeat it with its first 
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -62,11 +64,14 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
 
 
 def _connect(ray: Any) -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")  # "local": a new cluster, ours alone
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
     try:
-        ray.init(log_to_driver=False, logging_level="error", configure_logging=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ConfigurationError(f"cannot reach the Ray cluster: {reason}") from None
+        if colon and port.isdecimal():  # Ray itself tries for minutes before it gives up
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address, log_to_driver=False, logging_level="error")
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(f"no Ray cluster at {address}: {_first_line(error)}") from None
 
 
 class _Sweep:
@@ -200,7 +205,7 @@ class _Sweep:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = self.ray.get_runtime_context().get_node_id()
-        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True)}
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
 def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
