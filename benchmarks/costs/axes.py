@@ -27,7 +27,10 @@ class Plan:
     population_dim: int = 10_000  # d, of the axis N: everybody's coordinates are to be filled in
     cohort: int = 2_000  # so many at a time
     repeats: int = 21
-    populations: tuple[int, ...] = (100, 1_000, 10_000, 100_000, 1_000_000)
+    populations: tuple[int, ...] = (
+        *(100, 316, 1_000, 3_160, 10_000, 31_600),
+        *(100_000, 316_000, 1_000_000),
+    )
     dims: tuple[int, ...] = (10_000, 31_600, 100_000, 316_000, 1_000_000, 3_160_000, 10_000_000)
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)  # k
     actives: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # m

@@ -54,8 +54,8 @@ def to_svg(measured: dict[str, Any]) -> str:
 
 def _legend() -> str:
     words = (
-        ("fit", "fitted slope ± 95 %"),
-        ("claim", "as the paper counts, through the last point (memory: computed)"),
+        ("fit", "slope fitted to the larger sizes, ± 95 %"),
+        ("claim", "paper's count, through the last point"),
         ("other", f"{FEDVARP}, computed"),
     )
     parts, x = [], LEFT
@@ -102,7 +102,7 @@ def _panel(entry: Shown) -> str:
     y = _Scale(every, HEIGHT - BOTTOM, TOP)
     parts = [
         f'<text class="title" x="{LEFT}" y="18">{escape(panel.title)}</text>',
-        f'<text x="{LEFT}" y="34"><tspan class="slope">slope {in_words(entry.whole)}</tspan>'
+        f'<text x="{LEFT}" y="34"><tspan class="slope">slope {in_words(entry.upper)}</tspan>'
         f"{_claim_words(entry)}</text>",
         f'<text x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 8}" text-anchor="middle">'
         f"{panel.size}</text>",
@@ -122,9 +122,8 @@ def _panel(entry: Shown) -> str:
         claimed = [values[-1] * (size / sizes[-1]) ** panel.exponent for size in sizes]
         inside = [(s, c) for s, c in zip(sizes, claimed, strict=True) if log10(c) >= y.low]
         parts.append(_path("claim", x, y, *zip(*inside, strict=True)))
-    ends = (sizes[0], sizes[-1])
-    if not computed:
-        parts.append(_path("fit", x, y, ends, [entry.whole.at(size) for size in ends]))
+    ends = (entry.upper_from, sizes[-1])
+    parts.append(_path("fit", x, y, ends, [entry.upper.at(size) for size in ends]))
     for size, value in zip(sizes, values, strict=True):
         parts.append(f'<circle class="point" cx="{x(size):.1f}" cy="{y(value):.1f}" r="3"/>')
     return "\n".join(parts)

@@ -33,6 +33,7 @@ class Shown:
     values: list[float]
     whole: Fit
     upper: Fit  # over the larger half of the sizes, where fixed costs matter least
+    upper_from: float
     fixed: dict[str, Any]
 
     @property
@@ -96,7 +97,7 @@ def shown(measured: dict[str, Any]) -> list[Shown]:
             continue
         axis = measured["axes"][panel.axis]
         sizes, values = axis["sizes"], axis[panel.quantity]
-        half = len(sizes) // 2
+        half = (len(sizes) - 1) // 2
         found.append(
             Shown(
                 panel,
@@ -104,6 +105,7 @@ def shown(measured: dict[str, Any]) -> list[Shown]:
                 values,
                 fit(sizes, values),
                 fit(sizes[half:], values[half:]),
+                sizes[half],
                 axis["fixed"],
             )
         )

@@ -7,7 +7,7 @@ from typing import Any
 from costs.fitting import Fit
 from costs.panels import Shown, shown
 
-HEAD = """| what | paper | measured slope | upper half | smallest | largest | all else |
+HEAD = """| what | paper | slope, all sizes | slope, larger half | smallest | largest | all else |
 | :-- | :-- | --: | --: | --: | --: | :-- |
 """
 
