@@ -70,7 +70,7 @@ def _connect(ray: Any) -> None:
         if colon and port.isdecimal():  # Ray itself tries for minutes before it gives up
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address, log_to_driver=False, logging_level="error")
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigurationError(f"no Ray cluster at {address}: {_first_line(error)}") from None
 
 
