@@ -6,21 +6,31 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "server_step.py"
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
 
 
-def test_server_step_prints_a_table_and_writes_json(tmp_path: Path) -> None:
-    out = tmp_path / "server_step.json"
+def benchmark(name: str, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--quick", "--out", str(out)],
+        [sys.executable, str(BENCHMARKS / name), *arguments],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_server_step_prints_a_table_and_writes_json(tmp_path: Path) -> None:
+    out = tmp_path / "server_step.json"
+    printed = benchmark("server_step.py", "--quick", "--out", str(out))
     for part in ("(a)", "(b)", "(c)", "(d)"):
-        assert f"\n{part}" in f"\n{done.stdout}"
+        assert f"\n{part}" in f"\n{printed}"
     results = json.loads(out.read_text(encoding="utf-8"))
     row = results["rows"][0]
     assert row["library"] == "numpy"
@@ -29,3 +39,50 @@ def test_server_step_prints_a_table_and_writes_json(tmp_path: Path) -> None:
     assert results["search"]["brute"] > 0
     assert set(results["scaling"]["step"]) == {"d", "k", "m", "N"}
     assert set(results["scaling"]["search"]) == {"N", "k"}
+
+
+def test_scaling_measures_every_axis_and_draws_the_same_bytes_again(tmp_path: Path) -> None:
+    printed = benchmark("scaling.py", "--quick", "--out", str(tmp_path))
+    axes = json.loads((tmp_path / "measurements.json").read_text(encoding="utf-8"))["axes"]
+    steps = [f"step over {size}" for size in "Ndkm"]
+    assert list(axes) == [*steps, "search over N", "search over k", "round over N"]
+    for axis in axes.values():
+        assert len(axis["sizes"]) == len(axis["seconds"]) == 3 and min(axis["seconds"]) > 0
+    assert all(n > 0 for n in axes["step over N"]["state bytes"] + axes["round over N"]["active"])
+    drawn = {name: (tmp_path / name).read_bytes() for name in ("table.md", "scaling.svg")}
+    assert printed.strip() == drawn["table.md"].decode().strip()
+    titles = [
+        node.text
+        for node in ElementTree.fromstring(drawn["scaling.svg"]).iter()
+        if node.get("class") == "title"
+    ]
+    assert len(titles) == 12 and all(f"| {title} |" in printed for title in titles)
+    for name in drawn:
+        (tmp_path / name).unlink()
+    benchmark("scaling.py", "--redraw", "--out", str(tmp_path))
+    assert drawn == {name: (tmp_path / name).read_bytes() for name in drawn}
+
+
+def test_the_committed_picture_and_table_are_those_of_the_measurements(tmp_path: Path) -> None:
+    committed = ROOT / "results" / "scaling"
+    (tmp_path / "measurements.json").write_bytes((committed / "measurements.json").read_bytes())
+    benchmark("scaling.py", "--redraw", "--out", str(tmp_path))
+    for name in ("table.md", "scaling.svg"):
+        assert (tmp_path / name).read_bytes() == (committed / name).read_bytes()
+
+
+def test_slopes_are_least_squares_with_their_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from costs.fitting import fit
+
+    sizes = [1.0, 10.0, 100.0, 1000.0]
+    exact = fit(sizes, [3 * size**1.5 for size in sizes])
+    assert exact.slope == pytest.approx(1.5) and exact.at(50.0) == pytest.approx(3 * 50**1.5)
+    assert exact.half == pytest.approx(0.0, abs=1e-6)
+    assert fit(sizes[:2], [1.0, 2.0]).half is None
+    # Covered as often as promised: 95 % of 400 noisy lines, give or take four deviations.
+    draw = np.random.default_rng(0)
+    x = np.geomspace(1.0, 1e4, 6)
+    fits = [fit(x, x**0.5 * np.exp(draw.normal(0, 0.2, 6))) for _ in range(400)]
+    covered = np.mean([abs(found.slope - 0.5) <= (found.half or 0.0) for found in fits])
+    assert 0.95 - 4 * 0.011 < covered <= 1.0

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.cli.shared import (
+    RAY_HELP,
+    add_execution,
     add_experiment,
     read_experiment,
     tell_failures,
@@ -34,13 +36,13 @@ def add(commands: Any) -> None:
         "compare",
         help="rules side by side: a table and a page",
         description="Run several rules under several seeds and compare them.",
-        epilog=EPILOG,
+        epilog=EPILOG + RAY_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_experiment(parser)
     parser.add_argument("--rules", metavar="A,B,C", help="default: those of the experiment")
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the experiment")
-    parser.add_argument("--jobs", type=int, default=0, help="parallel processes; default: by cores")
+    add_execution(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/compare-EXPERIMENT")
     parser.set_defaults(execute=execute)
 
@@ -69,7 +71,9 @@ def execute(options: argparse.Namespace) -> int:
             update(sum(done.values()), f"{cell.entry.label}, seed {cell.seed}: {words}")
 
         try:
-            runs = compare_cells(cells, jobs=options.jobs, resume=True, report=report)
+            runs = compare_cells(
+                cells, jobs=options.jobs, resume=True, report=report, engine=options.engine
+            )
         except Interrupted:
             print("fedsteer: stopped; the same command goes on", file=sys.stderr)
             return 130

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import tell_failures, writable
+from fedsteer.cli.shared import RAY_HELP, add_execution, tell_failures, writable
 
 EPILOG = """examples:
   fedsteer reproduce list                                   what there is
@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
         "reproduce",
         help="a table or figure of the paper",
         description="Run a table or figure of the paper and put it beside the published figures.",
-        epilog=EPILOG,
+        epilog=EPILOG + RAY_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--smoke", action="store_true", help="tiny, on made images: does it run?")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--jobs", type=int, default=0, help="parallel processes on a CPU")
+    add_execution(parser)
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce-NAME")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(execute=execute)
@@ -92,7 +92,9 @@ def execute(options: argparse.Namespace) -> int:
             update(sum(done.values()), f"{where}: {words}")
 
         try:
-            runs = compare_cells(cells, jobs=options.jobs, resume=True, report=report)
+            runs = compare_cells(
+                cells, jobs=options.jobs, resume=True, report=report, engine=options.engine
+            )
         except Interrupted:
             print("fedsteer: stopped; the same command goes on", file=sys.stderr)
             return 130

@@ -39,6 +39,32 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
+def add_execution(parser: argparse.ArgumentParser) -> None:
+    """Where the runs of a comparison are executed, and how many at a time."""
+    parser.add_argument(
+        "--engine",
+        choices=("processes", "ray"),
+        default="processes",
+        help="where runs are executed: processes of this machine (default), or a Ray cluster, see "
+        "below; how a run trains its clients is another matter: --set run.engine=",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=0,
+        metavar="N",
+        help="most runs at a time; default: by the cores of the machine or of the cluster",
+    )
+
+
+RAY_HELP = """
+--engine ray (pip install 'fedsteer[ray]') takes the cluster that RAY_ADDRESS names (HOST:PORT, or
+auto for the one that runs here), else starts one on this machine. Records and checkpoints come back
+into --out: no shared file system is needed, and runs begun with one engine go on with the other.
+Every machine of the cluster needs the same fedsteer and the data set; docs/ray.md says more.
+"""
+
+
 def read_experiment(options: argparse.Namespace) -> Any:
     """The experiment these arguments mean."""
     from fedsteer.simulate.experiment import load_experiment, parse_settings

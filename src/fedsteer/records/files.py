@@ -10,7 +10,7 @@ from typing import Any
 from fedsteer.errors import DataError
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write beside the target, flush to disk, then rename over it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")

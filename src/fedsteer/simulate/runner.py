@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -59,25 +59,25 @@ class OpenRun:
     """A run that is under way in its folder: keeps what happens, checkpoints, comes to an end.
 
     Opening a folder that holds the same run goes on with it if `resume`, and is refused otherwise;
-    `simulation` is None if it was finished already.
+    `simulation` is None if it was finished already. `threads` overrides the static rule without
+    being part of the experiment, for runs that another machine decided about.
     """
 
     def __init__(
-        self, experiment: Experiment, entry: Entry, seed: int, folder: Path, resume: bool = False
+        self,
+        experiment: Experiment,
+        entry: Entry,
+        seed: int,
+        folder: Path,
+        resume: bool = False,
+        threads: int = 0,
     ) -> None:
         self.folder, self.every = folder, experiment.run.checkpoint_every
         self.simulation: Simulation | None = None
-        found = Run(folder)
-        if found.finished or (folder / CHECKPOINT).exists():
-            same_run(found, experiment, entry, seed)
-            if not resume:
-                raise ConfigurationError(
-                    f"{folder} already holds this run; --resume goes on with it, --out starts "
-                    "elsewhere"
-                )
-            if found.finished:
-                return
-        world = build_world(_as_before(experiment, found), seed, entry.everybody)
+        found = found_run(experiment, entry, seed, folder, resume)
+        if found.finished:
+            return
+        world = build_world(_as_before(experiment, found, threads), seed, entry.everybody)
         self.simulation = Simulation(
             world, entry.build(experiment, seed, world.participation.probabilities)
         )
@@ -91,7 +91,7 @@ class OpenRun:
             self.records.close()
             raise
         if offsets is None:
-            self.records.manifest(manifest(world, entry))
+            self.records.manifest(manifest(replace(world, experiment=experiment), entry))
         self.began = perf_counter()
 
     def keep(self, happened: Happened) -> None:
@@ -174,9 +174,14 @@ def run_entry(
     resume: bool = False,
     watch: Watch | None = None,
     trackers: list[Callable[[Happened], None]] | None = None,
+    stop: Callable[[], bool] | None = None,
+    threads: int = 0,
 ) -> Run:
-    """Run one entry under one seed into `folder`; a finished run is left as it is."""
-    run = OpenRun(experiment, entry, seed, folder, resume)
+    """Run one entry under one seed into `folder`; a finished run is left as it is.
+
+    `stop` is asked after every round, and ends the run as a Ctrl-C would.
+    """
+    run = OpenRun(experiment, entry, seed, folder, resume, threads)
     if run.simulation is None:
         return Run(folder)
     try:
@@ -187,7 +192,7 @@ def run_entry(
                     track(happened)
                 if watch is not None:
                     watch(run.progress(happened))
-                if stopping():
+                if stopping() or (stop is not None and stop()):
                     run.save()
                     raise Interrupted
             run.finish()
@@ -199,10 +204,22 @@ def run_entry(
     return Run(folder)
 
 
-def _as_before(experiment: Experiment, found: Run) -> Experiment:
+def found_run(experiment: Experiment, entry: Entry, seed: int, folder: Path, resume: bool) -> Run:
+    """What is in the folder, if it may be gone on with: nothing, or this very run."""
+    found = Run(folder)
+    if found.finished or (folder / CHECKPOINT).exists():
+        same_run(found, experiment, entry, seed)
+        if not resume:
+            raise ConfigurationError(
+                f"{folder} already holds this run; --resume goes on with it, --out starts elsewhere"
+            )
+    return found
+
+
+def _as_before(experiment: Experiment, found: Run, threads: int) -> Experiment:
     """Engine and threads of the run that is resumed, so that numbers do not change midway."""
     if not (found.folder / CHECKPOINT).exists():
-        return experiment
+        return experiment.changed({"run.threads": threads}) if threads else experiment
     engine = found.manifest["engine"]
     return experiment.changed({"run.engine": engine["name"], "run.threads": engine["threads"]})
 

@@ -1,0 +1,1 @@
+"""What `server_step.py` and `scaling.py` share: servers, timing, fits, tables, drawings."""

@@ -1,0 +1,58 @@
+"""The runs of a comparison: every rule under every seed, each with a folder of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
+from fedsteer.simulate.entries import Entry, find_entry
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.runner import Progress, Watch, run_entry
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a comparison."""
+
+    experiment: Experiment
+    entry: Entry
+    seed: int
+    folder: Path
+
+
+Report = Callable[[Cell, Progress | None], None]
+"""Called after a round of a cell, and with None when the cell is finished."""
+
+
+def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
+    """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
+    entries: dict[str, Entry] = {}  # by folder
+    for name in rules:
+        entry = find_entry(experiment, name)
+        same = entries.setdefault(entry.slug, entry)
+        if same != entry:
+            raise ConfigurationError(
+                f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
+            )
+        # A mistake in its options shows now, not after hours.
+        entry.build(experiment, 0, [1.0])
+    return [
+        Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
+        for seed in range(experiment.seeds)
+        for entry in entries.values()
+    ]
+
+
+def run_cell(cell: Cell, resume: bool, watch: Watch | None) -> None:
+    """One run, here and now."""
+    # One run that diverges must not cost the others; the reason is kept in its folder.
+    with suppress(RoundRefused, TrainingFailed):
+        run_entry(cell.experiment, cell.entry, cell.seed, cell.folder, resume=resume, watch=watch)
+
+
+def with_seeds(experiment: Experiment, seeds: int | None) -> Experiment:
+    """The experiment with another number of seeds."""
+    return experiment if seeds is None else replace(experiment, seeds=seeds)

@@ -1,0 +1,253 @@
+"""Runs on a Ray cluster: the one that RAY_ADDRESS names, or a new one on this machine.
+
+Every cell is a task that asks for as many CPUs as the run has threads (or for one GPU). It runs in
+a folder of the machine that Ray chose, and sends its files back: every new checkpoint, though not
+more often than every `SEND_EVERY` seconds, and all of them at its end. Only this process writes
+into a cell's folder. Therefore
+
+- the cluster needs no shared file system, and `--out` is a folder here, as always;
+- resume is what it is everywhere, whichever way the runs were executed before;
+- a task that Ray gave up for lost, but that lives on beyond a broken line, can spoil nothing.
+
+The price is that large checkpoints travel (those of FedVARP hold N d numbers).
+
+A task whose machine or process is lost is sent out again with the last files that came back. This
+is done here and not by Ray's own retries, which would repeat it with its first arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from typing import Any
+
+from fedsteer.errors import ConfigurationError, FedsteerError
+from fedsteer.records import Run
+from fedsteer.simulate.cells import Cell, Report
+from fedsteer.simulate.executors import task as tasks
+from fedsteer.simulate.executors.parcel import pack, unpack
+from fedsteer.simulate.executors.task import Message, Office, Outcome, Task, carry_out
+from fedsteer.simulate.runner import CHECKPOINT, Interrupted, found_run, polite
+from fedsteer.simulate.world import build_world
+
+LOSSES = 3
+"""So often may a run be lost in a row without a checkpoint in between."""
+
+
+def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
+    """All cells, at most `jobs` at a time (0: as the cluster allows); `Interrupted` on a stop."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise ConfigurationError("--engine ray needs it: pip install 'fedsteer[ray]'") from None
+    missing = []
+    for number, cell in enumerate(cells):
+        if found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume).finished:
+            tell(cell, None)
+        else:
+            missing.append(number)
+    if not missing:
+        return
+    ours = not ray.is_initialized()
+    with redirect_stdout(sys.stderr):  # what Ray says of lost workers is no result
+        if ours:
+            _connect(ray)
+        try:
+            _Sweep(ray, cells, missing, jobs or len(missing), tell).run()
+        finally:
+            if ours:
+                ray.shutdown()
+
+
+def _connect(ray: Any) -> None:
+    address = os.environ.get("RAY_ADDRESS", "local")  # "local": a new cluster, ours alone
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        if colon and port.isdecimal():  # Ray itself tries for minutes before it gives up
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address, log_to_driver=False, logging_level="error")
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ConfigurationError(f"no Ray cluster at {address}: {_first_line(error)}") from None
+
+
+class _Sweep:
+    """The cells that are left, from the first task to the last file."""
+
+    def __init__(
+        self, ray: Any, cells: Sequence[Cell], missing: list[int], jobs: int, tell: Report
+    ) -> None:
+        self.ray, self.cells, self.jobs, self.tell = ray, cells, jobs, tell
+        self.threads = _threads(ray, cells, missing)
+        self.waiting = deque(missing)
+        self.running: dict[Any, Task] = {}  # by reference to the outcome
+        self.under_way: dict[int, int] = {}  # number of a cell -> attempt that counts
+        self.heard: set[int] = set()  # whose task has begun
+        self.losses = dict.fromkeys(missing, 0)
+        self.attempts = 0
+        self.stopped = False
+        self.problem: Exception | None = None
+        self.office = ray.remote(Office).options(num_cpus=0, **self._near()).remote()
+        self.remote = ray.remote(carry_out)
+
+    def run(self) -> None:
+        """Until nothing is left; after Ctrl-C, until what is under way has come back."""
+        interrupted = False
+        with polite() as stopping:
+            try:
+                while self.waiting or self.running:
+                    if stopping() and not interrupted:
+                        interrupted = True
+                        self.stop()
+                    self._send_out()
+                    self._listen()
+            except KeyboardInterrupt:  # the second Ctrl-C does not wait
+                interrupted = True
+                for reference in self.running:
+                    self.ray.cancel(reference, force=True)
+            except self.ray.exceptions.RayError as error:
+                lost = f"the Ray cluster is lost ({_first_line(error)}); the same command goes on"
+                raise FedsteerError(lost) from None
+        if self.problem is not None:
+            raise self.problem
+        if interrupted:
+            raise Interrupted
+
+    def stop(self) -> None:
+        """Let what runs save itself and come back; forget what has not begun."""
+        if self.stopped:
+            return
+        self.stopped = True
+        self.waiting.clear()
+        self.ray.get(self.office.stop.remote())
+        self._take_messages()
+        for reference, task in self.running.items():
+            if task.number not in self.heard:
+                self.ray.cancel(reference)
+
+    def _send_out(self) -> None:
+        while self.waiting and len(self.running) < self.jobs:
+            number = self.waiting.popleft()
+            cell = self.cells[number]
+            self.attempts += 1
+            self.under_way[number] = self.attempts
+            parcel = pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None
+            threads = self.threads[number]
+            task = Task(number, self.attempts, cell, threads, parcel, tasks.SEND_EVERY)
+            gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
+            remote = self.remote.options(num_cpus=max(1, threads), max_retries=0, **gpus)
+            self.running[remote.remote(task, self.office)] = task
+
+    def _listen(self) -> None:
+        ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=0.2)
+        self._take_messages()
+        for reference in ended:
+            task = self.running.pop(reference)
+            del self.under_way[task.number]
+            self.heard.discard(task.number)
+            self._come_back(reference, task)
+
+    def _take_messages(self) -> None:
+        for message in self.ray.get(self.office.take.remote()):
+            self._hear(message)
+
+    def _hear(self, message: Message) -> None:
+        if message.attempt != self.under_way.get(message.number):
+            return  # of a task that was given up for lost, or that has come back since
+        self.heard.add(message.number)
+        cell = self.cells[message.number]
+        if message.files:
+            # Gone with its machine: the parcel before counts.
+            with suppress(self.ray.exceptions.RayError):
+                unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
+                self.losses[message.number] = 0
+        if message.progress is not None:
+            self.tell(cell, message.progress)
+
+    def _come_back(self, reference: Any, task: Task) -> None:
+        try:
+            outcome: Outcome = self.ray.get(reference)
+        except self.ray.exceptions.TaskCancelledError:
+            return
+        except self.ray.exceptions.RayTaskError as error:  # raised in the task: no loss, a bug
+            self._fail(_plain(error))
+            return
+        except self.ray.exceptions.RayError as error:
+            self._lose(task, error)
+            return
+        if outcome.parcel is None:
+            self._fail(ConfigurationError(outcome.problem))
+            return
+        unpack(outcome.parcel, task.cell.folder)
+        if not outcome.stopped:
+            self.tell(task.cell, None)
+        elif not self.stopped:  # by a signal to the machine, not by us
+            self.waiting.append(task.number)
+
+    def _lose(self, task: Task, error: Exception) -> None:
+        self.losses[task.number] += 1
+        if self.losses[task.number] > LOSSES:
+            often = f"was lost {LOSSES + 1} times in a row: {_first_line(error)}"
+            self._fail(FedsteerError(f"{task.cell.folder} {often}"))
+        elif not self.stopped:
+            self.waiting.append(task.number)
+
+    def _fail(self, problem: Exception) -> None:
+        """The first problem ends the sweep; what is under way still comes back."""
+        self.problem = self.problem or problem
+        self.stop()
+
+    def _near(self) -> dict[str, Any]:
+        """The office on this machine: if it is lost, so are we."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = self.ray.get_runtime_context().get_node_id()
+        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+
+
+def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
+    """Of every run, as this machine would take, so that the numbers are those of a run here.
+
+    0 on a GPU, where they do not matter.
+    """
+    alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+    largest = max((resources.get("CPU", 0.0) for resources in alive), default=0.0)
+    by_experiment: dict[int, int] = {}
+    found = {}
+    for number in missing:
+        cell = cells[number]
+        if (cell.folder / CHECKPOINT).exists():
+            threads = int(Run(cell.folder).manifest["engine"]["threads"])
+        elif cell.experiment.run.device != "cpu":
+            threads = 0
+        else:
+            key = id(cell.experiment)
+            if key not in by_experiment:
+                by_experiment[key] = build_world(cell.experiment, 0).threads
+            threads = by_experiment[key]
+        if 0 < largest < threads:  # without any, machines come when they are asked for
+            raise ConfigurationError(
+                f"a run has {threads} threads and no machine of the Ray cluster so many CPUs; "
+                f"--set run.threads={largest:.0f} makes it fit"
+            )
+        found[number] = threads
+    return found
+
+
+def _plain(error: Any) -> Exception:
+    """What a task raised, in one line where it says what the user can do."""
+    if isinstance(error.cause, ModuleNotFoundError):
+        return ConfigurationError(
+            f"the machines of the Ray cluster lack {error.cause.name!r}: every one needs the same "
+            "fedsteer with what the experiment imports"
+        )
+    found: Exception = error
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,101 @@
+"""Files of a run on their way: whole at the other end, whatever happens in between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedsteer.records import Run
+from fedsteer.records.reader import FAILURE
+from fedsteer.simulate.cells import plan_cells
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.executors import parcel as parcels
+from fedsteer.simulate.executors.parcel import pack, unpack
+from fedsteer.simulate.executors.task import Task, carry_out
+from fedsteer.simulate.runner import CHECKPOINT, Interrupted, run_entry
+from tests.simulate.small import exact_files, run_small, small
+
+
+def stopped_run(folder: Path, after: int) -> None:
+    experiment = small()
+    seen = 0
+
+    def stop() -> bool:
+        nonlocal seen
+        seen += 1
+        return seen == after
+
+    with pytest.raises(Interrupted):
+        run_entry(experiment, find_entry(experiment, "fedsteer"), 0, folder, stop=stop)
+
+
+def test_a_run_goes_on_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) -> None:
+    stopped_run(tmp_path / "there", after=3)
+    assert not Run(tmp_path / "there").finished
+    unpack(pack(tmp_path / "there"), tmp_path / "here")
+    run_small(tmp_path / "here", "fedsteer", resume=True)
+    run_small(tmp_path / "whole", "fedsteer")
+    assert exact_files(tmp_path / "here") == exact_files(tmp_path / "whole")
+
+
+def test_records_that_grow_while_they_are_packed_do_no_harm(tmp_path: Path) -> None:
+    stopped_run(tmp_path / "there", after=3)
+    with (tmp_path / "there" / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"round":99')
+    unpack(pack(tmp_path / "there"), tmp_path / "here")
+    run_small(tmp_path / "here", "fedsteer", resume=True)
+    run_small(tmp_path / "whole", "fedsteer")
+    assert exact_files(tmp_path / "here") == exact_files(tmp_path / "whole")
+
+
+def test_a_kill_while_unpacking_never_leaves_a_broken_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped_run(tmp_path / "here", after=3)
+    run_small(tmp_path / "whole", "fedsteer")
+    parcel = pack(tmp_path / "whole")
+    write = parcels.write_atomically
+    for survives in range(len(parcel)):
+        written = 0
+
+        def dies(path: Path, content: memoryview, last: int = survives) -> None:
+            nonlocal written
+            if written == last:
+                raise OSError("killed")
+            written += 1
+            write(path, content)
+
+        monkeypatch.setattr(parcels, "write_atomically", dies)
+        with pytest.raises(OSError, match="killed"):
+            unpack(parcel, tmp_path / "here")
+        assert not Run(tmp_path / "here").finished
+        copy = tmp_path / f"copy-{survives}"
+        monkeypatch.setattr(parcels, "write_atomically", write)
+        unpack(pack(tmp_path / "here"), copy)
+        run_small(copy, "fedsteer", resume=True)
+        assert exact_files(copy) == exact_files(tmp_path / "whole")
+
+
+def test_a_reason_to_fail_that_is_gone_goes(tmp_path: Path) -> None:
+    stopped_run(tmp_path / "there", after=3)
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / FAILURE).write_text('{"reason": "an earlier one"}')
+    unpack(pack(tmp_path / "there"), here)
+    assert Run(here).failure is None and (here / CHECKPOINT).exists()
+
+
+def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> None:
+    experiment = small()
+    entry = find_entry(experiment, "fedavg")
+    run = run_entry(experiment, entry, 0, tmp_path, threads=3)
+    assert run.manifest["engine"]["threads"] == 3
+    assert run.manifest["experiment"]["run"]["threads"] == 0
+    assert run_entry(experiment, entry, 0, tmp_path, resume=True).finished
+
+
+def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:
+    cell = plan_cells(small(), ["fedavg"], tmp_path)[0]
+    outcome = carry_out(Task(0, 1, cell, 1, None, 20.0, version="0.0.1"), None)
+    assert outcome.parcel is None and "the runs are of 0.0.1" in outcome.problem
