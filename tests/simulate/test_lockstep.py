@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
+from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.executors import processes
+from fedsteer.simulate.executors.lockstep import shares
 from fedsteer.simulate.lockstep import batches_that_fit, run_together
-from fedsteer.simulate.runner import OpenRun, run_entry
+from fedsteer.simulate.runner import OpenRun, Progress, run_entry
 from tests.simulate.small import small
 
 ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
@@ -62,3 +67,24 @@ def test_as_many_runs_as_memory_holds() -> None:
     assert batches_that_fit(dim=1_000, clients=92, count=50, room=4 * 1_000 * 100 * 7) == 7
     assert batches_that_fit(dim=1_000, clients=92, count=5, room=10**12) == 5
     assert batches_that_fit(dim=10**9, clients=92, count=5, room=1) == 1
+
+
+def test_processes_share_the_work_by_seed(tmp_path: Path) -> None:
+    experiment = replace(small(), seeds=3)
+    cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path)
+    assert shares(cells, 2) == [[0, 1, 4, 5], [2, 3]]
+    assert shares(cells, 1) == [list(range(6))]
+    assert len(shares(cells, 8)) == 3
+
+
+def test_a_worker_runs_its_share_in_lockstep_and_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages: SimpleQueue[list[tuple[int, Progress]]] = SimpleQueue()
+    monkeypatch.setattr(processes, "_messages", messages)
+    monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
+    experiment = small({"run.engine": "stacked"})
+    cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")
+    assert processes._work_together([5, 7], cells, False, 2) == [5, 7]
+    assert {number for number, _ in messages.get()} <= {5, 7}
+    assert all(Run(cell.folder).finished for cell in cells)

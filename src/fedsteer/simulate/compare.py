@@ -10,7 +10,7 @@ from fedsteer.errors import unknown
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell, Report, plan_cells, run_cell, with_seeds
 from fedsteer.simulate.executors.cluster import run_on_ray
-from fedsteer.simulate.executors.lockstep import run_in_lockstep
+from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.world import build_world
@@ -46,10 +46,12 @@ def compare_cells(
 
 def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
     experiment = cells[0].experiment
-    if experiment.run.device != "cpu" and jobs <= 1:
-        run_in_lockstep(cells, resume, tell)
-        return
     jobs = min(jobs or default_jobs(experiment), len(cells))
+    if experiment.run.device != "cpu":
+        jobs = len(shares(cells, jobs))
+        if jobs == 1:
+            run_in_lockstep(cells, resume, tell)
+            return
     if jobs > 1:
         run_in_processes(cells, jobs, resume, tell)
         return
@@ -59,8 +61,8 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> N
 
 
 def default_jobs(experiment: Experiment) -> int:
-    """As many processes as cores allow for the threads each run takes; one on a GPU."""
-    if experiment.run.device != "cpu":
-        return 1
+    """As many processes as cores allow for the threads each run takes; up to four for a GPU."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if experiment.run.device != "cpu":
+        return max(1, min(4, (cores or 1) // 2))
     return max(1, (cores or 1) // build_world(experiment, 0).threads)

@@ -47,8 +47,13 @@ def alike(one: Experiment, other: Experiment) -> bool:
 
 
 def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
-    """How many runs to take together where every one may hold an update of each client."""
-    return max(1, min(count, room // (4 * dim * (clients + 8))))
+    """How many of `count` runs to take at once where each may hold an update of every client.
+
+    If not all fit, they are taken in batches of about equal size.
+    """
+    most = max(1, room // (4 * dim * (clients + 8)))
+    batches = -(-count // most)
+    return max(1, -(-count // max(1, batches)))
 
 
 def _one_round(engine: TakesOrders, runs: dict[int, OpenRun], watch: Watch | None) -> None:

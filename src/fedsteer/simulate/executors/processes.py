@@ -1,4 +1,4 @@
-"""Runs in parallel processes of this machine."""
+"""Runs in parallel processes of this machine: one after the other, or in lock-step on a GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from queue import Empty
+from time import monotonic
 from typing import Any
 
 from fedsteer.simulate.cells import Cell, Report, run_cell
-from fedsteer.simulate.runner import Interrupted
+from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
+from fedsteer.simulate.runner import Interrupted, Progress
+
+TELL_EVERY = 0.5
+"""Seconds between two messages of a worker whose runs go in lock-step."""
 
 _messages: Any = None  # the queue of this worker process
 
@@ -22,13 +27,18 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
         messages = manager.Queue()
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
         try:
-            futures = {
-                pool.submit(_work, number, cell, resume): cell for number, cell in enumerate(cells)
-            }
+            if cells[0].experiment.run.device == "cpu":
+                futures = [
+                    pool.submit(_work, number, cell, resume) for number, cell in enumerate(cells)
+                ]
+            else:
+                futures = [
+                    pool.submit(_work_together, share, [cells[i] for i in share], resume, jobs)
+                    for share in shares(cells, jobs)
+                ]
             for done in _as_completed(futures, messages, cells, tell):
-                if not done.result():
-                    raise Interrupted
-                tell(futures[done], None)
+                for number in done.result():
+                    tell(cells[number], None)
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
@@ -42,26 +52,42 @@ def _start_worker(messages: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _work(number: int, cell: Cell, resume: bool) -> bool:
-    """Run one cell in a worker; False if it was interrupted."""
-    try:
-        run_cell(cell, resume, lambda progress: _messages.put((number, progress)))
-    except Interrupted:
-        return False
-    return True
+def _work(number: int, cell: Cell, resume: bool) -> list[int]:
+    """Run one cell in a worker; `Interrupted` comes out of the future."""
+    run_cell(cell, resume, lambda progress: _messages.put([(number, progress)]))
+    return [number]
+
+
+def _work_together(numbers: list[int], cells: list[Cell], resume: bool, jobs: int) -> list[int]:
+    """Run several cells in lock-step in a worker."""
+    place = {cell.folder: number for number, cell in zip(numbers, cells, strict=True)}
+    latest: dict[int, Progress] = {}
+    sent = monotonic()
+
+    def tell(cell: Cell, progress: Progress | None) -> None:
+        nonlocal sent
+        if progress is not None:
+            latest[place[cell.folder]] = progress
+        if monotonic() - sent > TELL_EVERY:
+            _messages.put(list(latest.items()))
+            latest.clear()
+            sent = monotonic()
+
+    run_in_lockstep(cells, resume, tell, jobs)
+    return numbers
 
 
 def _as_completed(
-    futures: dict[Future[bool], Cell], messages: Any, cells: Sequence[Cell], tell: Report
-) -> Iterator[Future[bool]]:
+    futures: Sequence[Future[list[int]]], messages: Any, cells: Sequence[Cell], tell: Report
+) -> Iterator[Future[list[int]]]:
     """Futures as they end, telling progress in between."""
     waiting = set(futures)
     while waiting:
         done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
         try:
             while True:
-                number, progress = messages.get_nowait()
-                tell(cells[number], progress)
+                for number, progress in messages.get_nowait():
+                    tell(cells[number], progress)
         except Empty:
             pass
         yield from done
