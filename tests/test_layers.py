@@ -60,8 +60,6 @@ LIBRARIES: dict[str, set[str]] = {
 }
 EXCEPTIONS = {
     ("steering/kernels/torch.py", "torch"),
-    ("steering/kernels/fused.py", "torch"),
-    ("steering/kernels/fused.py", "triton"),
     ("records/tensorboard.py", "torch"),
 }
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
-from importlib import import_module
-from importlib.util import find_spec
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
 # product would keep a single core busy and lose digits.
 CPU_BLOCK = 1 << 17
-GPU_BLOCK = 1 << 22
+GPU_BLOCK = 1 << 24
 PIECE = 8_192
 
 
@@ -81,13 +79,6 @@ def one_pass(
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
-    some = 0 if gram_of is None else len(gram_of)
-    if updates.is_cuda and not precise and _fusible(updates, basis):
-        fused = _fused()
-        if fused and fused.fits(count, width, some):
-            return _one_launch(
-                fused, updates, weights, basis, coefficients, rows, base, base_scale, gram_of
-            )
     chosen = None if gram_of is None or not len(gram_of) else gram_of
     every = chosen is not None and np.array_equal(chosen, np.arange(count))
     work = torch.float64 if precise else _wide(updates)
@@ -122,47 +113,12 @@ def one_pass(
     if every:
         squared_norms = gram.diagonal()
     delta = delta.to(_wide(updates))
-    return Pass(delta, _host(products), _host(squared_norms), _host(gram), float(squared))
-
-
-def _fusible(updates: Tensor, basis: Tensor | None) -> bool:
-    """float32 or shorter, each row in one piece."""
-    rows = [updates] if basis is None else [updates, basis]
-    return all(r.stride(1) == 1 and r.dtype != torch.float64 for r in rows)
-
-
-def _one_launch(
-    fused: Any,
-    updates: Tensor,
-    weights: Floats,
-    basis: Tensor | None,
-    coefficients: Floats | None,
-    rows: Integers | None,
-    base: Tensor | None,
-    base_scale: float,
-    gram_of: Integers | None,
-) -> Pass:
-    """`one_pass` by one kernel, with few ways from the host and one back."""
-    count = len(updates)
-    some = 0 if gram_of is None else len(gram_of)
-    width = 0 if basis is None or coefficients is None else len(coefficients)
-    factors = np.concatenate([weights, coefficients]) if width else np.asarray(weights)
-    sent = _beside(factors, updates, torch.float32)
-    delta, found = fused.fused_pass(
-        updates, sent[:count], basis if width else None, sent[count:],
-        None if rows is None else _beside(rows, updates, torch.int64), base, base_scale,
-        None if not some or gram_of is None else _beside(gram_of, updates, torch.int64),
-    )  # fmt: skip
-    back = _host(found)
-    products, norms, gram = np.split(back[:-1], [width * count, (width + 1) * count])
-    inner = products.reshape(width, count)
-    return Pass(delta, inner, norms, gram.reshape(some, some), float(back[-1]))
-
-
-@cache
-def _fused() -> Any:
-    """The kernel, where there is Triton."""
-    return import_module("fedsteer.steering.kernels.fused") if find_spec("triton") else None
+    # One way back to the host: every one of them waits for the device.
+    parts = [products, squared_norms, gram, squared]
+    back = _host(torch.cat([part.reshape(-1) for part in parts]))
+    inner, norms, own, length = np.split(back, np.cumsum([part.numel() for part in parts[:-1]]))
+    shape = (width, count)
+    return Pass(delta, inner.reshape(shape), norms, own.reshape(gram.shape), float(length[0]))
 
 
 def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
