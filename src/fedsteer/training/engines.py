@@ -1,7 +1,8 @@
 """Which engine trains what. The choice is static: it follows from model and device alone.
 
     dense network                 stacked, gradients by formula
-    other network, cpu            sequential: convolutions bind, stacking them gains nothing there
+    plain convolutions, cpu       threaded, one thread a client, gradients by formula
+    other network, cpu            sequential: autograd, and torch's generator, are one for all
     plain convolutions, cuda      stacked, gradients by formula
     other network, cuda           stacked, gradients by torch.func
 
@@ -15,15 +16,17 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedsteer.errors import unknown
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.training.direct import DirectGradient
 from fedsteer.training.formula import FormulaGradient, is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
 from fedsteer.training.sequential import Sequential
 from fedsteer.training.stacked import Stacked
+from fedsteer.training.threaded import Threaded
 from fedsteer.training.vmapped import VmappedGradient
 
-ENGINES = ("sequential", "stacked")
+ENGINES = ("sequential", "stacked", "threaded")
 STACKED_NUMBERS = 400_000_000
 """Most parameters held stacked at once: with gradients about 3 GB."""
 
@@ -41,7 +44,9 @@ class Engine(Protocol):
 
 def choose_engine(network: Network, device: str) -> str:
     """The static rule above."""
-    return "stacked" if _is_small(network) or device != "cpu" else "sequential"
+    if _is_small(network) or device != "cpu":
+        return "stacked"
+    return "sequential" if known_layers(network) is None else "threaded"
 
 
 def choose_threads(network: Network, cores: int) -> int:
@@ -60,9 +65,16 @@ def make_engine(
     """An engine by name; `exact` False allows tf32 products on a GPU."""
     if name == "sequential":
         return Sequential(network, data, how, seed)
-    if name != "stacked":
+    if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     layers = known_layers(network, exact)
+    if name == "threaded":
+        if layers is None or data.images.is_cuda:
+            raise ConfigurationError(
+                "the threaded engine needs a CPU and a plain stack of convolutions and dense "
+                "layers; run.engine=sequential trains any network"
+            )
+        return Threaded(network, data, how, seed, DirectGradient(layers))
     gradient = VmappedGradient(network) if layers is None else FormulaGradient(layers)
     width = max(1, STACKED_NUMBERS // network.dim)
     return Stacked(network, data, how, seed, gradient, width, exact)
