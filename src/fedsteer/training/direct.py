@@ -11,7 +11,6 @@ What makes it fast, by measurement (benchmarks/local_training.py):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,31 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsteer.training.convolution import activate_
-from fedsteer.training.layers import Convolution, Flatten, Layer, Linear
+from fedsteer.training.layers import Convolution, Flatten, Layer, Linear, Sink
 
 aten = torch.ops.aten
 FEW = 32
 """Below this many samples a product with the samples as columns is up to twice as fast."""
-
-
-@dataclass(frozen=True)
-class Sink:
-    """Where a gradient goes: flat <- flat + scale gradient, or flat <- gradient."""
-
-    flat: Tensor
-    adds: bool
-    scale: float = 1.0
-
-    def take(self, place: Tensor, gradient: Tensor) -> None:
-        """The gradient of the parameters that lie at `place`, a view of `flat`."""
-        if self.adds:
-            place.add_(gradient, alpha=self.scale)
-        else:
-            place.copy_(gradient)
-
-    def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
-        """The same for left @ right, which is never written down."""
-        place.addmm_(left, right, beta=int(self.adds), alpha=self.scale)
 
 
 class DirectGradient:

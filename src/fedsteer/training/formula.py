@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedsteer.training.layers import Convolution, Flatten, Layer, Linear
+from fedsteer.training.layers import Convolution, Flatten, Layer, Linear, Sink
 from fedsteer.training.networks import Network
 
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
@@ -74,6 +74,31 @@ class FormulaGradient:
         self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """images (c, b, ...), labels (c, b), weights (c, b): 1/batch size, 0 for padding."""
+        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
+        return gradient, self._pass(flat, images, labels, weights, masks, Sink(gradient))
+
+    def descend(
+        self,
+        flat: Tensor,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        masks: Tensor | None,
+        rate: float,
+    ) -> Tensor:
+        """flat <- flat - rate gradient, and the losses: half the memory traffic of two steps."""
+        sink = Sink(flat, adds=True, scale=-rate)
+        return self._pass(flat, images, labels, weights, masks, sink)
+
+    def _pass(
+        self,
+        flat: Tensor,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        masks: Tensor | None,
+        sink: Sink,
+    ) -> Tensor:
         value = images.flatten(2) if self.dense else images.permute(0, 1, 3, 4, 2)
         inputs, seen = [], []
         for layer in self.layers:
@@ -89,12 +114,11 @@ class FormulaGradient:
         back *= weights.unsqueeze(-1)
         if masks is not None:
             back *= masks.unsqueeze(1)
-        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
         for index in range(len(self.layers) - 1, -1, -1):
             back = self.layers[index].backward(
-                flat, gradient, inputs[index], seen[index], back, first=index == 0
+                flat, sink, inputs[index], seen[index], back, first=index == 0
             )
-        return gradient, losses
+        return losses
 
 
 def _plain(module: nn.Conv2d) -> bool:

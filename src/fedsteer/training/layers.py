@@ -26,6 +26,31 @@ from fedsteer.training.convolution import (
 )
 
 
+@dataclass(frozen=True)
+class Sink:
+    """Where a gradient goes: flat <- flat + scale gradient, or flat <- gradient.
+
+    With `adds` the flat vectors may be the parameters themselves: a step of plain SGD without the
+    gradient ever being written down.
+    """
+
+    flat: Tensor
+    adds: bool = False
+    scale: float = 1.0
+
+    def take(self, place: Tensor, gradient: Tensor) -> None:
+        """The gradient of the parameters that lie at `place`, a view of `flat`."""
+        if self.adds:
+            place.add_(gradient, alpha=self.scale)
+        else:
+            place.copy_(gradient)
+
+    def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
+        """The same for left @ right, of one client or of stacked ones."""
+        multiply = place.addmm_ if place.dim() == 2 else place.baddbmm_
+        multiply(left, right, beta=int(self.adds), alpha=self.scale)
+
+
 class Layer(Protocol):
     """One layer."""
 
@@ -33,9 +58,12 @@ class Layer(Protocol):
         """Outputs, and what `backward` needs to see again besides the inputs."""
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self, flat: Tensor, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
-        """The gradient for the inputs (unused if `first`); writes that of the parameters."""
+        """The gradient for the inputs (unused if `first`); `sink` gets that of the parameters.
+
+        Parameters are read before the sink gets anything: it may change them.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,14 +82,15 @@ class Linear:
         return activate_(outputs, self.activation), outputs
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self, flat: Tensor, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         matrix, _ = self._views(flat)
-        into, into_bias = self._views(gradient)
+        into, into_bias = self._views(sink.flat)
         back = activation_gradient(seen, back, self.activation)
-        into.copy_(torch.bmm(back.transpose(1, 2), inputs))
-        into_bias.copy_(back.sum(dim=1))
-        return back if first else torch.bmm(back, matrix)
+        further = back if first else torch.bmm(back, matrix)
+        sink.take_product(into, back.transpose(1, 2), inputs)
+        sink.take(into_bias, back.sum(dim=1))
+        return further
 
     def _views(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         size = self.inside * self.outside
@@ -92,7 +121,7 @@ class Convolution:
         return pooled, (values, pooled)
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self, flat: Tensor, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         values, pooled = seen
         if self.pools:
@@ -101,12 +130,13 @@ class Convolution:
             back = activation_gradient(values, back, self.activation)
         found = filter_gradient(inputs, back, self.size, self.padding, self.exact)
         shaped = found.unflatten(1, (self.size, self.size, self.inside)).permute(0, 4, 3, 1, 2)
-        self._weights(gradient).copy_(shaped)
-        gradient[:, self.bias : self.bias + self.outside] = back.sum(dim=(1, 2, 3))
-        if first:
-            return back
-        way_back = turned(self._filters(flat), self.size, self.inside)
-        return convolve(back, way_back, self.size, self.size - 1 - self.padding, self.exact)
+        further = back
+        if not first:
+            way_back = turned(self._filters(flat), self.size, self.inside)
+            further = convolve(back, way_back, self.size, self.size - 1 - self.padding, self.exact)
+        sink.take(self._weights(sink.flat), shaped)
+        sink.take(sink.flat[:, self.bias : self.bias + self.outside], back.sum(dim=(1, 2, 3)))
+        return further
 
     def _weights(self, flat: Tensor) -> Tensor:
         count = self.outside * self.inside * self.size * self.size
@@ -126,7 +156,7 @@ class Flatten:
         return inputs.permute(0, 1, 4, 2, 3).flatten(2), None
 
     def backward(
-        self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
+        self, flat: Tensor, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         height, width, channels = inputs.shape[2:]
         shaped = back.unflatten(2, (channels, height, width))

@@ -95,10 +95,8 @@ def batches(
     if how.batch == 0 or how.batch >= count:
         return [points] * how.epochs  # every batch is everything: no order to draw
     draw = generator(seed, "batches", round=round, client=client)
-    cuts = range(how.batch, count, how.batch)
-    return [
-        part for _ in range(how.epochs) for part in np.split(draw.permutation(points), list(cuts))
-    ]
+    orders = (draw.permutation(points) for _ in range(how.epochs))
+    return [order[at : at + how.batch] for order in orders for at in range(0, count, how.batch)]
 
 
 def descend(

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -126,7 +127,10 @@ class Stacked:
                 ends, means = self._together(
                     [orders[i] for i in part], [schedules[i] for i in part]
                 )
-            updates[part] = ends
+            if part == list(range(len(orders))):
+                updates = ends  # all of them, in order: nothing to put in place
+            else:
+                updates[part] = ends
             steps[part] = [len(schedules[i]) for i in part]
             losses[part] = means
         return Trained(updates, steps, losses)
@@ -158,6 +162,8 @@ class Stacked:
         velocity = torch.zeros_like(weights) if how.momentum else None
         lengths = np.array([len(schedule) for schedule in schedules])
         losses = start.new_zeros(count)
+        plain = velocity is None and pull is None and corrections is None and not how.weight_decay
+        in_place = self.gradient if plain and isinstance(self.gradient, FormulaGradient) else None
         before: list[Integers] = []
         parts: list[tuple[range, tuple[Tensor, Tensor, Tensor]]] = []
         for step in range(int(lengths.max(initial=0))):
@@ -172,9 +178,12 @@ class Stacked:
             before = current
             for group, (images, labels, shares) in parts:
                 pick = slice(group.start, group.stop)
-                gradient, loss = self.gradient(
-                    weights[pick], images, labels, shares, None if masks is None else masks[pick]
-                )
+                mine = None if masks is None else masks[pick]
+                given = (weights[pick], images, labels, shares, mine)
+                if in_place is not None:
+                    losses[pick] += in_place.descend(*given, how.rate)
+                    continue
+                gradient, loss = self.gradient(*given)
                 losses[pick] += loss
                 descend(
                     how,
@@ -184,7 +193,7 @@ class Stacked:
                     None if pull is None else (pull[pick], starts[pick]),
                     None if corrections is None else corrections[pick],
                 )
-        return starts - weights, losses.double().cpu().numpy() / lengths
+        return torch.sub(starts, weights, out=weights), losses.double().cpu().numpy() / lengths
 
     def _groups(self, current: Sequence[Integers]) -> list[range]:
         """Runs of neighbours whose batches are of equal size, or within a factor of two."""
@@ -210,7 +219,7 @@ class Stacked:
             index[row, : len(batch)] = batch
             shares[row, : len(batch)] = 1.0 / len(batch)
         picked = torch.as_tensor(index, device=data.images.device)
-        images = data.images[picked]
+        images = data.images.index_select(0, picked.flatten()).unflatten(0, picked.shape)
         if self.how.augment == "crop-flip":
             for row, (client, batch) in enumerate(zip(group, chosen, strict=True)):
                 images[row, : len(batch)] = augmented(images[row, : len(batch)], flips[client])

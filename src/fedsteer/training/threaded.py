@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
-from fedsteer.training.direct import DirectGradient, Sink
+from fedsteer.training.direct import DirectGradient
+from fedsteer.training.layers import Sink
 from fedsteer.training.local import (
     Job,
     LocalTraining,
