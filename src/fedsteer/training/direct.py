@@ -75,7 +75,7 @@ def _linear(layer: Linear, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
 def _linear_back(
     layer: Linear, flat: Tensor, inputs: Tensor, outputs: Any, back: Tensor, sink: Sink, first: bool
 ) -> Tensor:
-    back = _bent_back(outputs, back, layer.activation)
+    back = _bend_back_(outputs, back, layer.activation)
     further = back if first else torch.mm(back, _matrix(layer, flat))
     sink.take_product(_matrix(layer, sink.flat), back.t(), inputs)
     sink.take(_bias(layer, sink.flat), back.sum(dim=0))
@@ -95,8 +95,8 @@ def _convolution_back(
     first: bool,
 ) -> Tensor:  # fmt: skip
     outputs, values, where = kept
-    back = _bent_back(outputs, back, layer.activation)
-    sink_bias = back.sum(dim=(0, 2, 3))
+    back = _bend_back_(outputs, back, layer.activation)
+    bias = back.sum(dim=(0, 2, 3))
     if where is not None:
         back = aten.max_pool2d_with_indices_backward(
             back, values, [2, 2], [2, 2], [0, 0], [1, 1], False, where
@@ -106,7 +106,7 @@ def _convolution_back(
         False, [0, 0], 1, [not first, True, False],
     )  # fmt: skip
     sink.take(_filters(layer, sink.flat), filters)
-    sink.take(_bias(layer, sink.flat), sink_bias)
+    sink.take(_bias(layer, sink.flat), bias)
     return back if first else further
 
 
@@ -120,11 +120,13 @@ def _flatten_back(
     return channels_last(back.view(inputs.shape))
 
 
-def _bent_back(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
-    """The gradient before an activation whose outputs these are."""
+def _bend_back_(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
+    """The gradient before an activation whose outputs these are, in place."""
     if activation == "relu":
-        return aten.threshold_backward(back, outputs, 0)
-    return aten.tanh_backward(back, outputs) if activation == "tanh" else back
+        aten.threshold_backward.grad_input(back, outputs, 0, grad_input=back)
+    elif activation == "tanh":
+        aten.tanh_backward.grad_input(back, outputs, grad_input=back)
+    return back
 
 
 def _matrix(layer: Linear, flat: Tensor) -> Tensor:
