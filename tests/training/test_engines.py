@@ -387,16 +387,6 @@ def test_threads_change_no_bit(kind: Kind) -> None:
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("name", ["mlp-relu", "emnist-cnn", "own"])
-def test_stacked_clients_may_be_shared_out_to_threads(name: str) -> None:
-    network, data, kind = NETWORKS[name].network(), training_data(), KINDS["everything"]
-    expected = trained_by("sequential", network, data, kind)
-    for threads in (2, 3):
-        torch.set_num_threads(threads)
-        assert_same(trained_by("stacked", network, data, kind), expected)
-        assert torch.get_num_threads() == threads
-
-
 def test_pooling_gives_the_gradient_to_the_first_of_equal_pixels() -> None:
     """Blank images: every pixel of a square is the largest."""
     entry = NETWORKS["emnist-cnn"]

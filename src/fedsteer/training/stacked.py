@@ -33,7 +33,6 @@ from fedsteer.training.local import (
 )
 from fedsteer.training.networks import Network
 from fedsteer.training.sequential import Sequential
-from fedsteer.training.workers import shared_out
 
 Integers = NDArray[np.int64]
 
@@ -85,10 +84,7 @@ class Stacked:
     ) -> Trained:
         """Every job from its start model (default: `model`); `round` keys the random draws."""
         try:
-            orders = self.orders(model, jobs, round, proximal)
-            if isinstance(self.gradient, FormulaGradient) and not model.is_cuda:
-                return shared_out(self.carry_out, orders, model)
-            return self.carry_out(orders, model)
+            return self.carry_out(self.orders(model, jobs, round, proximal), model)
         except FedsteerError:
             raise
         except Exception as error:

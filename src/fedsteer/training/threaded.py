@@ -1,12 +1,15 @@
 """Clients side by side on the cores of a CPU, each by one thread, gradients by formula.
 
-One thread takes one client at a time and computes it alone, so a client's numbers depend neither on
-how many threads there are nor on which one took it.
+One thread takes one client at a time and computes it alone, so nobody waits for anybody in the
+middle of a product, and a client's numbers depend neither on how many threads there are nor on
+which one took it. Torch gives the interpreter's lock back while it computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -26,7 +29,6 @@ from fedsteer.training.local import (
     descend,
 )
 from fedsteer.training.networks import Network
-from fedsteer.training.workers import side_by_side
 
 
 class Threaded:
@@ -59,7 +61,7 @@ class Threaded:
 
         sizes = [len(self.data.clients[job.client]) for job in jobs]
         longest_first = sorted(range(len(jobs)), key=lambda place: (-sizes[place], place))
-        with side_by_side(len(jobs)) as workers:
+        with _workers(len(jobs)) as workers:
             futures = {place: workers.submit(carry_out, place) for place in longest_first}
             for place, job in enumerate(jobs):
                 try:
@@ -100,3 +102,17 @@ class Threaded:
                 descend(how, weights, gradient, velocity, pull, job.correction)
         torch.sub(start, weights, out=update)
         return len(schedule), total / len(schedule)
+
+
+@contextmanager
+def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads whose products take one core each; whatever fails ends them before it goes on."""
+    threads = torch.get_num_threads()
+    # A thread's own number is set in it; a library's number for all threads is set with it.
+    torch.set_num_threads(1)
+    workers = ThreadPoolExecutor(max(1, min(threads, most)), "client", torch.set_num_threads, (1,))
+    try:
+        yield workers
+    finally:
+        workers.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
