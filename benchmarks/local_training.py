@@ -42,6 +42,7 @@ from fedsteer.training import (
 )
 from fedsteer.training.engines import choose_threads
 
+NETWORKS = ("mlp", "emnist-cnn", "fashion-cnn", "cifar-cnn")
 MADE = {"classes": 10, "side": 28, "points": 1_200}
 
 
@@ -122,6 +123,18 @@ def of_experiment(experiment: Experiment, clients: int, repeats: int) -> dict[st
     return engines(experiment.model.name, *given)
 
 
+def measured(name: str, repeats: int) -> dict[str, Any]:
+    """The row of one network; the large ones are measured a third as often."""
+    few = max(2, repeats // 3)
+    if name == "mlp":
+        return of_experiment(load_experiment("digits"), 100, repeats)
+    if name == "cifar-cnn":
+        return of_cifar_cnn(few)
+    made = {"data.name": "made", "data.options": MADE, "partition.clients": 10}
+    experiment = {"emnist-cnn": "emnist", "fashion-cnn": "fashion-mnist"}[name]
+    return of_experiment(load_experiment(experiment, made), 10, few)
+
+
 def cifar_cnn() -> nn.Module:
     """Two 3 x 3 convolutions, one pooling, one hidden layer, for 32 x 32 x 3."""
     return nn.Sequential(
@@ -179,26 +192,24 @@ def population(clients: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Engines against each other; cost over N.")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
     parser.add_argument("--population", type=int, help="only (b), for this many clients")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.population:
         print(json.dumps(population(options.population, 60)))
         return
-    made = {f"data.{key}": value for key, value in (("name", "made"), ("options", MADE))}
-    few = max(2, options.repeats // 3)
-    rows = [of_experiment(load_experiment("digits"), 100, options.repeats)]
-    for name in ("emnist", "fashion-mnist"):
-        experiment = load_experiment(name, made | {"partition.clients": 10})
-        rows.append(of_experiment(experiment, 10, few))
-    rows.append(of_cifar_cnn(few))
     print("(a) one round of local training: chosen engine, sequential loop, plain PyTorch loop")
-    for row in rows:
+    rows = []
+    for name in options.networks:
+        rows.append(measured(name, options.repeats))
+        row = rows[-1]
         print(
             f"  {row['model']:<12} {row['clients']:>4} clients  {row['engine']:<10} "
             f"{row['seconds']:8.3f} s  sequential {row['sequential']:8.3f} s  "
             f"ratio {row['ratio']:5.1f}  plain {row['plain']:8.3f} s  "
-            f"ratio {row['plain ratio']:5.1f}  difference {row['difference']:.1e}"
+            f"ratio {row['plain ratio']:5.1f}  difference {row['difference']:.1e}",
+            flush=True,
         )
     print("(b) practical FedSteer, 1 % of the clients active, digits-sized data")
     sizes = []
