@@ -21,7 +21,7 @@ from fedsteer.training import (
     make_engine,
     make_network,
 )
-from fedsteer.training.engines import choose_threads
+from fedsteer.training.engines import ENGINES, choose_threads
 from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.known import known_layers
 from fedsteer.training.local import batches
@@ -149,6 +149,24 @@ def test_stacked_equals_sequential(entry: Enrolled, kind: Kind) -> None:
     assert_same(ours, theirs)
 
 
+KNOWN = {name: NETWORKS[name] for name in ("mlp-relu", "emnist-cnn", "fashion-cnn")}
+KNOWN |= {
+    "odd sizes": Enrolled("emnist-cnn", {"channels": [3, 2], "hidden": [5]}, (3, 11, 9)),
+    "no padding": Enrolled("fashion-cnn", {"channels": [3, 2], "hidden": []}, (2, 13, 10)),
+}
+ON_CPU = [engine for engine in ENGINES if engine != "captured"]
+every_engine = pytest.mark.parametrize("engine", ON_CPU)
+every_known = pytest.mark.parametrize("entry", KNOWN.values(), ids=KNOWN.keys())
+
+
+@every_known
+@every_kind
+def test_threaded_equals_sequential(entry: Enrolled, kind: Kind) -> None:
+    network, data = entry.network(), training_data(entry.shape, entry.sizes)
+    ours = trained_by("threaded", network, data, kind)
+    assert_same(ours, trained_by("sequential", network, data, kind), tolerance=1e-11)
+
+
 FORMULAS = {
     "logistic": ("logistic", {}),
     "mlp": ("mlp", {"hidden": (7, 5), "activation": "tanh"}),
@@ -234,7 +252,7 @@ def test_same_draws_same_bits_and_the_round_counts(engine: str, name: str) -> No
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_engine
 @pytest.mark.parametrize("batch", [0, 1, 3, 8, 100])
 def test_steps_are_counted(engine: str, batch: int) -> None:
     network, data = NETWORKS["logistic"].network(), training_data()
@@ -246,7 +264,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
     assert trained.steps.tolist() == lengths
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_engine
 def test_nobody_to_train(engine: str) -> None:
     network, data = NETWORKS["mlp-relu"].network(), training_data()
     trained = trained_by(engine, network, data, KINDS["plain"], jobs=[])
@@ -254,7 +272,7 @@ def test_nobody_to_train(engine: str) -> None:
     assert len(trained.steps) == len(trained.losses) == 0
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_engine
 def test_the_global_model_stays_as_it_is(engine: str) -> None:
     network, data, kind = NETWORKS["mlp-relu"].network(), training_data(), KINDS["everything"]
     model = network.initial(1)
@@ -283,7 +301,7 @@ def test_one_step_by_hand() -> None:
 def test_masked_labels_are_neither_learnt_nor_punished() -> None:
     network, data = NETWORKS["logistic"].network(), training_data(sizes=(1, 4))
     how = LocalTraining(epochs=2, batch=0, rate=0.5, mask_absent_labels=True)
-    for engine in ("sequential", "stacked"):
+    for engine in ON_CPU:
         update = trained_by(engine, network, data, Kind(how), [Job(0)]).updates[0]
         label = int(data.labels[int(data.clients[0][0])])
         touched = update[: 4 * 64].view(4, 64).abs().sum(dim=1) > 0
@@ -305,7 +323,7 @@ def test_the_client_that_fails_is_named(engine: str, order: tuple[int, ...]) -> 
         trained_by(engine, network, picky_data(), KINDS["plain"], jobs)
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_engine
 def test_a_label_that_cannot_be_names_its_client(engine: str) -> None:
     data = training_data(sizes=(3, 4, 5))
     data.labels[int(data.clients[1][0])] = CLASSES
@@ -320,7 +338,7 @@ def test_a_network_that_only_works_alone_says_so() -> None:
         trained_by("stacked", network, training_data(sizes=(3, 4)), KINDS["plain"])
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+@every_engine
 def test_a_client_without_data_is_named(engine: str) -> None:
     data = training_data(sizes=(3, 4))
     data = replace(data, clients=[data.clients[0], np.zeros(0, np.int64)])
@@ -349,6 +367,8 @@ def test_the_choice_of_engine_is_static() -> None:
     dense, other = NETWORKS["mlp-relu"].network(), NETWORKS["own"].network()
     assert [choose_engine(dense, "cpu"), choose_engine(dense, "cuda")] == ["stacked"] * 2
     assert [choose_engine(other, "cpu"), choose_engine(other, "cuda")] == ["sequential", "captured"]
+    plain = NETWORKS["emnist-cnn"].network()
+    assert [choose_engine(plain, "cpu"), choose_engine(plain, "cuda")] == ["threaded", "stacked"]
     assert [choose_threads(dense, 8), choose_threads(other, 8), choose_threads(other, 2)] == [
         1,
         4,
@@ -356,3 +376,40 @@ def test_the_choice_of_engine_is_static() -> None:
     ]
     with pytest.raises(ConfigurationError, match="did you mean 'stacked'"):
         make_engine("stakced", dense, training_data(), LocalTraining(), 0)
+    with pytest.raises(ConfigurationError, match="needs a CPU and a plain stack"):
+        make_engine("threaded", other, training_data(), LocalTraining(), 0)
+
+
+@pytest.mark.parametrize("kind", [KINDS["plain"], KINDS["everything"]], ids=["plain", "everything"])
+def test_threads_change_no_bit(kind: Kind) -> None:
+    """Each client is one thread's own: not even float32 rounding depends on the others."""
+    network, data = NETWORKS["emnist-cnn"].network(), training_data()
+    model = network.initial(1)
+    found = set()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        engine = make_engine("threaded", network, data, kind.how, 5)
+        trained = engine.train(model, jobs_of(kind, 8, model), 3, kind.proximal)
+        found.add(trained.updates.numpy().tobytes() + trained.losses.tobytes())
+        assert torch.get_num_threads() == threads
+    assert len(found) == 1
+
+
+def test_pooling_gives_the_gradient_to_the_first_of_equal_pixels() -> None:
+    """Blank images: every pixel of a square is the largest."""
+    entry = NETWORKS["emnist-cnn"]
+    network, data = entry.network(), training_data()
+    data.images[::2] = 0.0
+    data.images[1::2, :, :5] = 1.0
+    ours = trained_by("threaded", network, data, KINDS["plain"])
+    assert_same(ours, trained_by("sequential", network, data, KINDS["plain"]), tolerance=1e-11)
+
+
+def test_threaded_in_float32_is_equal_to_rounding() -> None:
+    network, data = NETWORKS["emnist-cnn"].network(), training_data()
+    model, jobs = network.initial(1), [Job(client) for client in range(8)]
+    ours, theirs = (
+        make_engine(name, network, data, KINDS["plain"].how, 5).train(model, jobs, 3)
+        for name in ("threaded", "sequential")
+    )
+    assert_same(ours, theirs, tolerance=1e-4)

@@ -5,8 +5,10 @@ models       the paper's networks, an MLP, logistic regression, and anybody's nn
 local        what local training is: epochs, batches, rate, ...; one SGD step, written once
 sequential   the reference: one client at a time, by autograd
 stacked      many clients at once; finished ones drop out
-dense        gradients of stacked dense networks by formula
+formula      gradients of stacked plain networks by formula
 vmapped      gradients of any other stacked network by torch.func
+threaded     one thread a client, side by side on the cores of a CPU
+direct       gradients of one client of a plain network by formula
 engines      which of them trains what, by a static rule
 evaluate     accuracy and loss, per class and per group
 """

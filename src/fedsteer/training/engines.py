@@ -1,7 +1,8 @@
 """Which engine trains what. The choice is static: it follows from model and device alone.
 
     dense network                 stacked, gradients by formula
-    other network, cpu            sequential: convolutions bind, stacking them gains nothing there
+    plain convolutions, cpu       threaded, one thread a client, gradients by formula
+    other network, cpu            sequential: autograd, and torch's generator, are one for all
     known layers, cuda            stacked, gradients by formula (the paper's three networks)
     other network, cuda           captured: graphs of autograd's step, clients on several streams
 
@@ -17,15 +18,17 @@ from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.training.captured import Captured
+from fedsteer.training.direct import DirectGradient, is_direct
 from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
 from fedsteer.training.sequential import Sequential
 from fedsteer.training.stacked import Stacked, StackedGradient
+from fedsteer.training.threaded import Threaded
 from fedsteer.training.vmapped import VmappedGradient
 
-ENGINES = ("sequential", "stacked", "captured")
+ENGINES = ("sequential", "stacked", "threaded", "captured")
 STACKED_NUMBERS = 400_000_000
 """Most parameters held stacked at once: with gradients about 3 GB."""
 
@@ -46,7 +49,9 @@ def choose_engine(network: Network, device: str) -> str:
     layers = known_layers(network)
     if layers is not None and (is_dense(layers) or device != "cpu"):
         return "stacked"
-    return "sequential" if device == "cpu" else "captured"
+    if device != "cpu":
+        return "captured"
+    return "threaded" if layers is not None and is_direct(layers) else "sequential"
 
 
 def choose_threads(network: Network, cores: int) -> int:
@@ -69,8 +74,16 @@ def make_engine(
         if not data.images.is_cuda:
             raise ConfigurationError("run.engine=captured needs a GPU")
         return Captured(network, data, how, seed, exact)
-    if name != "stacked":
+    if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
+    if name == "threaded":
+        layers = known_layers(network, exact)
+        if layers is None or not is_direct(layers) or data.images.is_cuda:
+            raise ConfigurationError(
+                "the threaded engine needs a CPU and a plain stack of convolutions and dense "
+                "layers; run.engine=sequential trains any network"
+            )
+        return Threaded(network, data, how, seed, DirectGradient(layers))
     gradient = _gradient(network, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
     return Stacked(network, data, how, seed, gradient, width, exact)

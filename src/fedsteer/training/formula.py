@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsteer.training.arrangement import filter_order
 from fedsteer.training.known import is_dense, mixes_samples
-from fedsteer.training.layers import Flatten, Layer, Weights
+from fedsteer.training.layers import Flatten, Layer, Sink, Weights
 from fedsteer.training.networks import Network
 
 ALIGNED = 64
@@ -46,6 +46,32 @@ class FormulaGradient:
         self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """images (c, b, ...), labels (c, b), weights (c, b): 1/batch size, 0 for padding."""
+        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
+        gradient[:, self.network.dim :] = 0
+        return gradient, self._pass(flat, images, labels, weights, masks, Sink(gradient))
+
+    def descend(
+        self,
+        flat: Tensor,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        masks: Tensor | None,
+        rate: float,
+    ) -> Tensor:
+        """flat <- flat - rate gradient, and the losses: half the memory traffic of two steps."""
+        sink = Sink(flat, adds=True, scale=-rate)
+        return self._pass(flat, images, labels, weights, masks, sink)
+
+    def _pass(
+        self,
+        flat: Tensor,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        masks: Tensor | None,
+        sink: Sink,
+    ) -> Tensor:
         value = images.flatten(2) if self.dense else images.permute(0, 1, 3, 4, 2)
         parameters = Weights(flat, flat)
         if self.shortens and flat.is_cuda:
@@ -64,13 +90,11 @@ class FormulaGradient:
         back *= weights.unsqueeze(-1)
         if masks is not None:
             back *= masks.unsqueeze(1)
-        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
-        gradient[:, self.network.dim :] = 0
         for index in range(len(self.layers) - 1, -1, -1):
             back = self.layers[index].backward(
-                parameters, gradient, inputs[index], seen[index], back, first=index == 0
+                parameters, sink, inputs[index], seen[index], back, first=index == 0
             )
-        return gradient, losses
+        return losses
 
     def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         if self._order is None or self._order[0].device != flat.device:

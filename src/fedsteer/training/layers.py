@@ -34,6 +34,31 @@ class Weights(NamedTuple):
     short: Tensor
 
 
+@dataclass(frozen=True)
+class Sink:
+    """Where a gradient goes: flat <- flat + scale gradient, or flat <- gradient.
+
+    With `adds` the flat vectors may be the parameters themselves: a step of plain SGD without the
+    gradient ever being written down.
+    """
+
+    flat: Tensor
+    adds: bool = False
+    scale: float = 1.0
+
+    def take(self, place: Tensor, gradient: Tensor) -> None:
+        """The gradient of the parameters that lie at `place`, a view of `flat`."""
+        if self.adds:
+            place.add_(gradient, alpha=self.scale)
+        else:
+            place.copy_(gradient)
+
+    def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
+        """The same for left @ right, of one client or of stacked ones."""
+        multiply = place.addmm_ if place.dim() == 2 else place.baddbmm_
+        multiply(left, right, beta=int(self.adds), alpha=self.scale)
+
+
 class Layer(Protocol):
     """One layer."""
 
@@ -43,13 +68,16 @@ class Layer(Protocol):
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
         first: bool,
     ) -> Tensor:
-        """The gradient for the inputs (unused if `first`); writes that of the parameters."""
+        """The gradient for the inputs (unused if `first`); `sink` gets that of the parameters.
+
+        Parameters are read before the sink gets anything: it may change them.
+        """
 
 
 @dataclass(frozen=True)
@@ -70,18 +98,19 @@ class Linear:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
         first: bool,
     ) -> Tensor:
         matrix, _ = self._views(weights.full)
-        into, into_bias = self._views(gradient)
+        into, into_bias = self._views(sink.flat)
         back = activation_gradient(seen, back, self.activation)
-        into.copy_(torch.bmm(back.transpose(1, 2), inputs))
-        into_bias.copy_(back.sum(dim=1))
-        return back if first else torch.bmm(back, matrix)
+        further = back if first else torch.bmm(back, matrix)
+        sink.take_product(into, back.transpose(1, 2), inputs)
+        sink.take(into_bias, back.sum(dim=1))
+        return further
 
     def _views(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         size = self.inside * self.outside
@@ -116,7 +145,7 @@ class Convolution:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
@@ -125,16 +154,22 @@ class Convolution:
     ) -> Tensor:
         values, which = seen
         back = activation_gradient(values, back, self.activation)
-        if (into := self._bias(gradient)) is not None:
-            into.copy_(back.sum(dim=(1, 2, 3)))
+        offset = None if self.bias < 0 else back.sum(dim=(1, 2, 3))
         sides = (inputs.shape[2], inputs.shape[3])
         if which is not None:
             back = spread(back, which, (self.window.over(sides[0]), self.window.over(sides[1])))
-        filter_gradient(inputs, back, self.window, self.filters(gradient), self.exact)
-        if first:
-            return back
-        filters = self.filters(weights.short)
-        return input_gradient(back, filters, self.window, sides, self.exact, beside)
+        further = back
+        if not first:
+            filters = self.filters(weights.short)
+            further = input_gradient(back, filters, self.window, sides, self.exact, beside)
+        into = self.filters(sink.flat)
+        found = torch.empty_like(into) if sink.adds else into
+        filter_gradient(inputs, back, self.window, found, self.exact)
+        if sink.adds:
+            sink.take(into, found)
+        if offset is not None:
+            sink.take(sink.flat[:, self.bias : self.bias + self.outside], offset)
+        return further
 
     def filters(self, flat: Tensor) -> Tensor:
         """(clients, rows, columns, in, out), a view."""
@@ -156,7 +191,7 @@ class Flatten:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsteer.training.layers import Convolution, Weights
+from fedsteer.training.layers import Convolution, Sink, Weights
 from fedsteer.training.normalisation import Normal, normalise, normalise_back
 
 
@@ -27,7 +27,7 @@ class Norm:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
@@ -35,8 +35,8 @@ class Norm:
         beside: Tensor | None = None,
     ) -> Tensor:
         found, factor, offset = normalise_back(inputs, seen, self._how(weights), back, beside)
-        self._view(gradient, self.weight).copy_(factor)
-        self._view(gradient, self.bias).copy_(offset)
+        sink.take(self._view(sink.flat, self.weight), factor)
+        sink.take(self._view(sink.flat, self.bias), offset)
         return found
 
     def _how(self, weights: Weights) -> Normal:
@@ -70,7 +70,7 @@ class Block:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
@@ -78,14 +78,14 @@ class Block:
     ) -> Tensor:
         ahead, moments1, inner, middle, moments2 = seen
         plain = (None, None)  # no activation, no pooling
-        behind = self.conv2.backward(weights, gradient, middle, plain, back, False)
-        behind = self.norm2.backward(weights, gradient, inner, moments2, behind, False)
+        behind = self.conv2.backward(weights, sink, middle, plain, back, False)
+        behind = self.norm2.backward(weights, sink, inner, moments2, behind, False)
         if self.shortcut is None:
-            behind = self.conv1.backward(weights, gradient, ahead, plain, behind, False)
-            return self.norm1.backward(weights, gradient, inputs, moments1, behind, first, back)
-        around = self.shortcut.backward(weights, gradient, ahead, plain, back, False)
-        behind = self.conv1.backward(weights, gradient, ahead, plain, behind, False, around)
-        return self.norm1.backward(weights, gradient, inputs, moments1, behind, first)
+            behind = self.conv1.backward(weights, sink, ahead, plain, behind, False)
+            return self.norm1.backward(weights, sink, inputs, moments1, behind, first, back)
+        around = self.shortcut.backward(weights, sink, ahead, plain, back, False)
+        behind = self.conv1.backward(weights, sink, ahead, plain, behind, False, around)
+        return self.norm1.backward(weights, sink, inputs, moments1, behind, first)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Mean:
     def backward(
         self,
         weights: Weights,
-        gradient: Tensor,
+        sink: Sink,
         inputs: Tensor,
         seen: Any,
         back: Tensor,

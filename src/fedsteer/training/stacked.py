@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -108,7 +109,10 @@ class Stacked:
             planned = Planned([schedules[i] for i in part], like.device)
             with _products(self.exact):
                 ends, means = self._together([orders[i] for i in part], planned)
-            updates[part] = ends
+            if part == list(range(len(orders))):
+                updates = ends  # all of them, in order: nothing to put in place
+            else:
+                updates[part] = ends
             steps[part] = planned.lengths
             losses[part] = means
         return Trained(updates, steps, losses)
@@ -139,21 +143,23 @@ class Stacked:
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if how.momentum else None
         losses = start.new_zeros(count)
+        plain = velocity is None and pull is None and corrections is None and not how.weight_decay
+        in_place = self.gradient if plain and isinstance(self.gradient, FormulaGradient) else None
         for step in range(int(planned.lengths.max(initial=0))):
             for group in planned.groups(step, self.gradient.pads):
                 pick = slice(group.first, group.last)
                 points = planned.points(step, group)
-                images = self.data.images[points]
+                images = self.data.images.index_select(0, points.flatten())
+                images = images.unflatten(0, points.shape)
                 for place in range(group.first, group.last) if flips else ():
                     row, size = images[place - group.first], planned.size(step, place)
                     row[:size] = augmented(row[:size], flips[place])
-                gradient, loss = self.gradient(
-                    weights[pick],
-                    images,
-                    self.data.labels[points],
-                    group.shares,
-                    None if masks is None else masks[pick],
-                )
+                mine = None if masks is None else masks[pick]
+                given = (weights[pick], images, self.data.labels[points], group.shares, mine)
+                if in_place is not None and not weights.is_cuda:
+                    losses[pick] += in_place.descend(*given, how.rate)
+                    continue
+                gradient, loss = self.gradient(*given)
                 losses[pick] += loss
                 descend(
                     how,
@@ -163,7 +169,7 @@ class Stacked:
                     None if pull is None else (pull[pick], starts[pick]),
                     None if corrections is None else corrections[pick],
                 )
-        updates = self.gradient.restore(starts - weights)
+        updates = self.gradient.restore(torch.sub(starts, weights, out=weights))
         return updates, losses.double().cpu().numpy() / planned.lengths
 
     def sequential(self) -> Sequential:
