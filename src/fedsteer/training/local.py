@@ -35,6 +35,7 @@ class LocalTraining:
     weight_decay: float = 0.0
     mask_absent_labels: bool = False  # logits of labels the client lacks are set to 0
     augment: str = "none"
+    shuffle: bool = True  # a new order every epoch; False: points in the order they are stored
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -94,11 +95,11 @@ def batches(
         raise ConfigurationError(f"client {client} has no data")
     if how.batch == 0 or how.batch >= count:
         return [points] * how.epochs  # every batch is everything: no order to draw
+    cuts = list(range(how.batch, count, how.batch))
+    if not how.shuffle:
+        return np.split(points, cuts) * how.epochs
     draw = generator(seed, "batches", round=round, client=client)
-    cuts = range(how.batch, count, how.batch)
-    return [
-        part for _ in range(how.epochs) for part in np.split(draw.permutation(points), list(cuts))
-    ]
+    return [part for _ in range(how.epochs) for part in np.split(draw.permutation(points), cuts)]
 
 
 def descend(
