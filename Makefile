@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine bench format clean
+.PHONY: help install run test lint types tests test-slow test-engine bench bench-peers format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ test-engine: install ## Flower's real engine: SuperLink and SuperNodes as proces
 
 bench: install ## time and memory of a server step against bare matrix products
 	$(BIN)/python benchmarks/server_step.py
+
+bench-peers: install ## the same rounds on pfl, Flower, FedJAX, a plain loop and here; first sets them up
+	$(BIN)/python benchmarks/peers/run.py
 
 format: install ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
