@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsteer.bench.machine import busy_share
 from fedsteer.bench.measure import Measured, Plan, Timed, measure, paired_ratio, relative_distance
 from fedsteer.bench.sides import SIDES, Variant
 from fedsteer.bench.sides.fedsteer import make_simulation
@@ -18,21 +19,20 @@ from fedsteer.cli import main
 from tests.bench.tiny import TINY
 
 
-@pytest.mark.parametrize("key", ["a", "b"])
-def test_fedsteer_ends_with_the_weights_of_the_plain_loop(key: str, tmp_path: Path) -> None:
+def test_fedsteer_ends_with_the_weights_of_the_plain_loop(tmp_path: Path) -> None:
+    work = make_work(TINY["b"])
     plan = Plan(warm_up=1, trials=1, block=1, repeats=2)
     pythons = {"fedsteer": sys.executable, "plain": sys.executable}
     told: list[str] = []
-    found = measure(TINY[key], plan, pythons, tmp_path, cores=1, tell=told.append)
+    found = measure(work.workload, plan, pythons, tmp_path, cores=1, tell=told.append)
     assert len(told) == plan.steps(pythons, 1)
     ours, plain = found.timed
     assert plain.distance == 0 and ours.distance is not None and ours.distance < 1e-6
     assert len(ours.seconds) == len(plain.seconds) == 2 and not found.failures
-    start = make_work(TINY[key]).initial
-    simulation = make_simulation(make_work(TINY[key]))
+    simulation = make_simulation(work)
     for _ in range(plan.rounds):
         simulation.round()
-    moved = relative_distance(simulation.model.numpy(), start)
+    moved = relative_distance(simulation.model.numpy(), work.initial)
     assert moved > 1e-3, "otherwise equal weights would say nothing"
 
 
@@ -69,6 +69,11 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
         ratio = paired_ratio(slow, np.ones(8))
         hits += ratio.low <= 3 <= ratio.high
     assert 0.935 < hits / 2_000 < 0.965
+
+
+def test_the_busy_share_is_a_share() -> None:
+    share = busy_share(0.2)
+    assert share is None or 0 <= share <= 1
 
 
 def timed(name: str, seconds: list[float], distance: float) -> Timed:

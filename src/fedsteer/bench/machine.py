@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,25 @@ def in_words(found: dict[str, Any]) -> str:
         f"{found['processor']}, {found['cores']} core(s){gpu}, "
         f"Python {found['python']}, torch {found['torch']}"
     )
+
+
+def busy_share(seconds: float = 1.0) -> float | None:
+    """How much of all cores was in use for a while in which we did nothing; None if unknown."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return 1 - (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _ticks() -> tuple[int, int] | None:
+    """(idle, all) ticks of the processor since it started."""
+    listing = Path("/proc/stat")
+    if not listing.exists():
+        return None
+    numbers = [int(word) for word in listing.read_text().split("\n", 1)[0].split()[1:9]]
+    return numbers[3] + numbers[4], sum(numbers)
 
 
 def _processor() -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.bench.machine import busy_share
 from fedsteer.bench.processes import Worker, WorkerFailed
 from fedsteer.bench.sides import SIDES, Side, Variant
 from fedsteer.bench.work import make_work, save_work
@@ -35,6 +36,7 @@ class Plan:
     trials: int  # blocks for the choice of threads
     block: int  # rounds of a repetition
     repeats: int
+    lead_in: int = 0  # rounds before each block that do not count: caches are cold after a wait
 
     def steps(self, sides: Iterable[str], cores: int) -> int:
         """How often `measure` tells where it stands."""
@@ -43,11 +45,11 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Rounds that everybody has done in the end."""
-        return self.warm_up + (self.trials + self.repeats) * self.block
+        return self.warm_up + self.trials * self.block + self.repeats * (self.lead_in + self.block)
 
 
-SHORT = {"a": Plan(3, 1, 5, 7), "b": Plan(1, 1, 1, 3), "c": Plan(1, 1, 1, 3)}
-FULL = {"a": Plan(5, 2, 10, 15), "b": Plan(1, 1, 1, 9), "c": Plan(1, 1, 1, 9)}
+SHORT = {"a": Plan(3, 1, 5, 7, lead_in=2), "b": Plan(1, 1, 1, 3), "c": Plan(1, 1, 1, 3)}
+FULL = {"a": Plan(5, 2, 10, 15, lead_in=2), "b": Plan(1, 1, 1, 9), "c": Plan(1, 1, 1, 9)}
 """For `fedsteer bench`, a minute or so, and for `benchmarks/peers`."""
 
 
@@ -87,6 +89,7 @@ class Measured:
     plan: Plan
     timed: list[Timed]
     failures: dict[str, str]
+    idle_load: float | None = None  # share of all cores in use while everybody waited
 
     def ratio(self, timed: Timed) -> Ratio | None:
         """Its time over fedsteer's."""
@@ -134,16 +137,19 @@ def measure(
                 continue
             workers.append(worker)
             timed.append(entry)
+        idle_load = busy_share()
         for repeat in range(plan.repeats):
             tell(f"({workload.key}) repetition {repeat + 1} of {plan.repeats}")
             for place in range(len(workers)):
                 at = (place + repeat) % len(workers)
+                if plan.lead_in:
+                    workers[at].rounds(plan.lead_in)
                 timed[at].seconds.append(workers[at].rounds(plan.block) / plan.block)
         _compare(workers, timed)
     finally:
         for worker in workers:
             worker.close()
-    return Measured(workload, plan, timed, failures)
+    return Measured(workload, plan, timed, failures, idle_load)
 
 
 def _fastest(

@@ -57,7 +57,7 @@ class Worker:
         try:
             self.facts = self._answer()
         except BaseException:
-            self.close()
+            self.close(0)
             raise
         self.start_up = time.perf_counter() - began
 
@@ -73,17 +73,19 @@ class Worker:
         path.unlink()
         return found
 
-    def close(self) -> None:
+    def close(self, grace: float = 15.0) -> None:
         """Ask it to stop; after a while, insist."""
-        assert self.process.stdin is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         with suppress(OSError):
             self.process.stdin.write(b"end\n")
+        with suppress(OSError):
             self.process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(15)
+            self.process.wait(grace)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.process.stdout.close()
 
     def _command(self) -> list[str]:
         launcher = self.side.launcher if self.variant.processes > 1 else ()

@@ -16,9 +16,10 @@ def to_text(measured: Measured) -> str:
     plan = measured.plan
     rows = [HEADER, *(_cells(measured, timed) for timed in measured.timed)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lead_in = f" after {plan.lead_in} that do not count" if plan.lead_in else ""
     lines = [
         f"({measured.workload.key}) {measured.workload.title}",
-        f"    median of {plan.repeats} repetitions in turns, {plan.block} round(s) each, after "
+        f"    median of {plan.repeats} repetitions in turns, {plan.block} round(s) each{lead_in}; "
         f"{plan.warm_up} round(s) of warm-up; weights compared after {plan.rounds} rounds",
     ]
     for row in rows:
@@ -29,6 +30,8 @@ def to_text(measured: Measured) -> str:
         if len(timed.tried) > 1:
             found = ", ".join(f"{label} {1e3 * s:.1f}" for label, s in timed.tried.items())
             lines.append(f"  tried for {timed.side.title} (ms a round): {found}")
+    if measured.idle_load is not None:
+        lines.append(f"  cores in use while everybody waited: {measured.idle_load:.0%}")
     lines += [f"  {words}" for words in measured.failures.values()]
     apart = [t.side.title for t in measured.timed if t.distance and not t.distance <= CLOSE]
     if apart:
@@ -57,6 +60,7 @@ def to_json(measured: Measured) -> dict[str, Any]:
             for timed in measured.timed
         ],
         "failures": measured.failures,
+        "idle_load": measured.idle_load,
     }
 
 

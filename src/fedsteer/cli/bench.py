@@ -84,7 +84,8 @@ def execute(options: argparse.Namespace) -> int:
     if options.repeats is not None:
         plans = {key: replace(plan, repeats=options.repeats) for key, plan in plans.items()}
     pythons = dict.fromkeys([*ours, *dict.fromkeys(wanted)], sys.executable)
-    cores, facts = machine.cores(), machine.facts()
+    facts = machine.facts()
+    cores = 1 if options.quick else machine.cores()
     if not options.json:
         print(machine.in_words(facts))
     results = []

@@ -42,6 +42,7 @@ class Side:
     needs: tuple[str, ...]  # modules that must be importable
     parallel: str = ""  # what `processes` are called, if the library can spread clients over them
     choose: bool = True  # whether threads are ours to try
+    alone: bool = True  # whether a single thread is worth a try where there are more cores
     launcher: tuple[str, ...] = ()  # python arguments before the worker, where there are processes
     module: str = ""  # the file here, where it is not the name
     device: str = "cpu"
@@ -50,7 +51,7 @@ class Side:
         """One thread, a thread per core, and a process per core where there is such a thing."""
         if not self.choose:
             return [Variant("its own choice", AUTO)]
-        found = [Variant("1 thread", 1)]
+        found = [Variant("1 thread", 1)] if self.alone or cores == 1 else []
         if cores > 1:
             found.append(Variant(f"{cores} threads", cores))
             if self.parallel:
@@ -74,10 +75,17 @@ SIDES = {
     side.name: side
     for side in (
         Side("fedsteer", "fedsteer", ("torch",), choose=False),
-        Side("fedsteer-gpu", "fedsteer, GPU", ("torch",), "", False, (), "fedsteer", "cuda"),
+        Side(
+            "fedsteer-gpu",
+            "fedsteer, GPU",
+            ("torch",),
+            choose=False,
+            module="fedsteer",
+            device="cuda",
+        ),
         Side("plain", "plain PyTorch loop", ("torch",)),
         Side("pfl", "pfl-research", ("pfl", "torch"), "processes", launcher=TORCHRUN),
         Side("fedjax", "FedJAX", ("fedjax",), "devices"),
-        Side("flower", "Flower", ("flwr", "ray", "torch"), "actors"),
+        Side("flower", "Flower", ("flwr", "ray", "torch"), "actors", alone=False),
     )
 }
