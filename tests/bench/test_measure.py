@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedsteer.bench import sides
 from fedsteer.bench.machine import busy_share
 from fedsteer.bench.measure import Measured, Plan, Timed, measure, paired_ratio, relative_distance
-from fedsteer.bench.sides import SIDES, Variant
+from fedsteer.bench.sides import SIDES, Variant, installed
 from fedsteer.bench.sides.fedsteer import make_simulation
 from fedsteer.bench.table import to_json, to_text
 from fedsteer.bench.work import make_work
@@ -46,6 +47,17 @@ def test_a_side_that_cannot_run_is_reported_and_left_out(tmp_path: Path) -> None
         assert "No module named 'pfl'" in to_text(found)
     else:
         assert [timed.side.name for timed in found.timed] == ["fedsteer", "pfl"]
+
+
+PEERS = [name for name in SIDES if name in ("pfl", "fedjax", "flower") and installed(SIDES[name])]
+
+
+@pytest.mark.skipif(not PEERS, reason="no other simulator is installed here")
+def test_installed_simulators_end_with_the_weights_of_the_plain_loop(tmp_path: Path) -> None:
+    pythons = dict.fromkeys(["plain", *PEERS], sys.executable)
+    found = measure(TINY["b"], Plan(1, 1, 1, 2), pythons, tmp_path, cores=1)
+    assert not found.failures
+    assert all(timed.distance is not None and timed.distance < 1e-5 for timed in found.timed)
 
 
 def test_a_constant_ratio_has_no_width() -> None:
@@ -115,10 +127,17 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("--workload d", "unknown workload 'd'"),
         ("--peers plane", "unknown peer 'plane'; did you mean 'plain'?"),
+        ("--peers fedjax", "fedjax cannot run here: it needs fedjax"),
         ("--repeats 1", "--repeats must be at least 2, not 1"),
     ],
 )
-def test_mistakes(arguments: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes(
+    arguments: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sides, "find_spec", lambda name: None if name == "fedjax" else name)
     assert main(["bench", *arguments.split()]) == 2
     error = capsys.readouterr().err
     assert words in error and error.count("\n") == 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsteer.bench.networks import put_weights, take_weights, torch_module
-from fedsteer.bench.sides.fedjax import StoredOrder
+from fedsteer.bench.sides.fedjax import StoredOrder, from_torch, to_torch
 from fedsteer.bench.work import load_work, make_work, save_work
 from fedsteer.bench.workloads import WORKLOADS, Workload
 from fedsteer.training import make_network
@@ -47,6 +47,19 @@ def test_work_is_what_the_workload_says(workload: Workload) -> None:
     assert work.cohort(0) != work.cohort(1) or work.cohort(0) != work.cohort(2)
     assert len(work.initial) == len(take_weights(torch_module(workload)))
     assert not np.array_equal(work.labels, make_work(workload, seed=1).labels)
+
+
+@pytest.mark.parametrize("key", WORKLOADS)
+def test_weights_in_the_layout_of_jax_and_back(key: str) -> None:
+    workload = WORKLOADS[key]
+    size = len(take_weights(torch_module(workload)))
+    flat = np.arange(size, dtype=np.float32)
+    there = from_torch(workload, flat)
+    np.testing.assert_array_equal(to_torch(workload, there), flat)
+    dense = next(at for at, layer in enumerate(workload.layers) if not layer.kernel)
+    weight = there[dense][0]
+    torch_layer = next(m for m in torch_module(workload) if isinstance(m, torch.nn.Linear))
+    assert weight.shape == (torch_layer.in_features, torch_layer.out_features)
 
 
 def test_an_epoch_of_fedjax_ends_with_a_smaller_batch() -> None:

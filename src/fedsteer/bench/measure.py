@@ -145,10 +145,11 @@ def measure(
                 if plan.lead_in:
                     workers[at].rounds(plan.lead_in)
                 timed[at].seconds.append(workers[at].rounds(plan.block) / plan.block)
-        _compare(workers, timed)
+        found = {worker.side.name: worker.weights() for worker in workers}
     finally:
         for worker in workers:
             worker.close()
+    _compare(found, timed)
     return Measured(workload, plan, timed, failures, idle_load)
 
 
@@ -191,9 +192,8 @@ def _fastest(
     return best
 
 
-def _compare(workers: Sequence[Worker], timed: Sequence[Timed]) -> None:
+def _compare(found: Mapping[str, NDArray[np.float32]], timed: Sequence[Timed]) -> None:
     """Final weights against the plain loop's, or the first one's where there is none."""
-    found = {worker.side.name: worker.weights() for worker in workers}
     if not found:
         return
     reference = found.get(REFERENCE, next(iter(found.values())))

@@ -54,6 +54,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.bench import machine
     from fedsteer.bench.measure import OURS, SHORT, Plan, measure
+    from fedsteer.bench.processes import WorkerFailed
     from fedsteer.bench.sides import SIDES, installed
     from fedsteer.bench.table import to_json, to_text
     from fedsteer.bench.workloads import WORKLOADS
@@ -74,8 +75,9 @@ def execute(options: argparse.Namespace) -> int:
             if name not in others:
                 raise unknown("peer", name, others)
             if not installed(SIDES[name]):
-                needs = " and ".join(SIDES[name].needs)
-                raise ConfigurationError(f"{name} needs {needs}, which are not all installed here")
+                raise ConfigurationError(
+                    f"{name} cannot run here: it needs {' and '.join(SIDES[name].needs)}"
+                )
     else:
         wanted = [name for name in others if installed(SIDES[name])]
     if options.quick:
@@ -100,7 +102,12 @@ def execute(options: argparse.Namespace) -> int:
 
         for key, plan in plans.items():
             with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as folder:
-                results.append(measure(WORKLOADS[key], plan, pythons, Path(folder), cores, tell))
+                try:
+                    found = measure(WORKLOADS[key], plan, pythons, Path(folder), cores, tell)
+                except WorkerFailed as error:
+                    print(f"fedsteer: {error}", file=sys.stderr)
+                    return 1
+            results.append(found)
             if not options.json:
                 print(f"\n{to_text(results[-1])}")
     if options.json:

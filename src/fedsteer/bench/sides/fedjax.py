@@ -70,7 +70,8 @@ def run(work: Work, how: How, channel: Channel) -> None:
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch),
     )
-    state = algorithm.init(from_torch(workload, work.initial))
+    initial = jax.tree_util.tree_map(jax.numpy.array, from_torch(workload, work.initial))
+    state = algorithm.init(initial)
     gate = Gate(
         channel,
         lambda: to_torch(workload, state.params),
@@ -117,8 +118,6 @@ def make_loss(workload: Workload) -> Any:
 
 def from_torch(workload: Workload, flat: NDArray[np.float32]) -> list[tuple[Any, Any]]:
     """(weight, bias) of every layer in JAX's layout."""
-    import jax.numpy as jnp
-
     found, start = [], 0
     for index, (weight, bias) in enumerate(workload.parameter_shapes()):
         size = int(np.prod(weight))
@@ -131,7 +130,7 @@ def from_torch(workload: Workload, flat: NDArray[np.float32]) -> list[tuple[Any,
             values = values.reshape(-1, *inside).transpose(2, 3, 1, 0).reshape(-1, len(values))
         else:
             values = values.T
-        found.append((jnp.array(values), jnp.array(flat[start : start + bias[0]])))
+        found.append((np.ascontiguousarray(values), flat[start : start + bias[0]]))
         start += bias[0]
     return found
 
