@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsteer.training import convolution
 from fedsteer.training.formula import FormulaGradient, known_layers
 from fedsteer.training.models import make_network
 from fedsteer.training.networks import Network
@@ -98,12 +98,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiles", action="append", default=[], metavar="NAME=VALUE",
-                        help="try other tile sizes of fedsteer.training.convolution")  # fmt: skip
+                        help="try other tile sizes of fedsteer.training.convolution_kernels")  # fmt: skip
     options = parser.parse_args()
     device, clients, batch = options.device, options.clients, options.batch
     for setting in options.tiles:
         tile, _, value = setting.partition("=")
-        setattr(convolution, tile, int(value))
+        setattr(import_module("fedsteer.training.convolution_kernels"), tile, int(value))
     copy, product = ceilings(device)
     print(f"copy {copy / 1e12:.2f} TB/s, product {product / 1e12:.1f} TFLOP/s")
     rows = []

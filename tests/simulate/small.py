@@ -15,7 +15,7 @@ from fedsteer.simulate.compare import compare_cells, plan_cells
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import CHECKPOINT, run_entry
+from fedsteer.simulate.runner import MODEL, run_entry
 from fedsteer.simulate.world import build_world
 
 SETTINGS: dict[str, Any] = {
@@ -89,7 +89,7 @@ def exact_files(folder: Path) -> dict[str, bytes]:
 
 def model_of(folder: Path) -> Any:
     """The model in the last checkpoint."""
-    return np.asarray(read_checkpoint(folder / CHECKPOINT)[0]["model"])
+    return np.asarray(read_checkpoint(folder / MODEL)[0]["model"])
 
 
 def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:

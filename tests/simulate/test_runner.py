@@ -20,7 +20,7 @@ from fedsteer.rules import RULES
 from fedsteer.simulate import runner
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import CHECKPOINT, Interrupted, Progress, run_entry
+from fedsteer.simulate.runner import CHECKPOINT, MODEL, Interrupted, Progress, run_entry
 from fedsteer.simulate.world import World, build_world
 from tests.simulate.small import exact_files, killed, run_small, small
 
@@ -46,7 +46,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     run = run_small(tmp_path / "run", "fedsteer")
     assert sorted(path.name for path in run.folder.iterdir()) == [
         "arrays.safetensors",
-        "checkpoint.safetensors",
+        "model.safetensors",
         "clients.jsonl",
         "manifest.json",
         "result.json",
@@ -66,7 +66,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert list(manifest["data"]["checksums"]) == ["made"]
     assert manifest["clients"]["count"] == len(manifest["clients"]["probabilities"]) == 12
     assert np.sum(manifest["clients"]["holds"]) == np.sum(manifest["clients"]["sizes"])
-    assert manifest["dim"] == len(read_checkpoint(run.folder / CHECKPOINT)[0]["model"])
+    assert manifest["dim"] == len(read_checkpoint(run.folder / MODEL)[0]["model"])
     assert len(run.rounds) == len(run.timing) == 6 + run.result["warm_up_rounds"]  # type: ignore[index]
     assert len(run.clients) == run.result["uploads"]  # type: ignore[index]
     assert run.arrays["coordinates"].shape == (6, 2, 3)

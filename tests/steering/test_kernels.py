@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -335,3 +336,46 @@ def test_library_of() -> None:
     assert library_of(np.zeros(1)) == library_of([1.0]) == library_of(None) == "numpy"
     assert library_of(torch.zeros(1)) == library_of(torch.nn.Parameter(torch.zeros(1))) == "torch"
     assert kernels_named("torch") is in_torch and kernels_named("numpy") is in_numpy
+
+
+@pytest.mark.skipif(
+    find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
+)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize("picks", [False, True])
+@pytest.mark.parametrize("gram_of", [None, [0, 2]])
+@pytest.mark.parametrize(
+    ("m", "k", "d"), [(3, 0, 5003), (3, 4, 1), (10, 10, 70_001), (100, 40, 9_000)]
+)
+def test_the_fused_pass_equals_float64(
+    m: int, k: int, d: int, gram_of: list[int] | None, picks: bool, kind: str
+) -> None:
+    draw = np.random.default_rng(0)
+    updates, basis = draw.normal(size=(m, d)), draw.normal(size=(k + 3, d))
+    rows = draw.permutation(k + 3)[:k] if picks else None
+    chosen = basis[rows] if picks else basis[:k]
+    base, weights, steer = draw.normal(size=d), draw.normal(size=m), draw.normal(size=k)
+    short = {"dtype": getattr(torch, kind), "device": "cuda"}
+    sent, held = torch.tensor(updates, **short), torch.tensor(basis if picks else chosen, **short)
+    updates, chosen = sent.double().cpu().numpy(), held.double().cpu().numpy()
+    chosen = chosen[rows] if picks else chosen
+    found = in_torch.one_pass(
+        sent,
+        weights,
+        held if k else None,
+        steer if k else None,
+        rows=rows if k else None,
+        base=torch.tensor(base, device="cuda"),
+        base_scale=0.5,
+        gram_of=None if gram_of is None else np.array(gram_of),
+    )
+    expected = 0.5 * base + weights @ updates + steer @ chosen
+    scale = np.sqrt(d)
+    np.testing.assert_allclose(found.delta.cpu(), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found.squared_norms, (updates**2).sum(axis=1), rtol=1e-4)
+    np.testing.assert_allclose(found.delta_squared_norm, expected @ expected, rtol=1e-4)
+    if k:
+        np.testing.assert_allclose(found.products, chosen @ updates.T, rtol=1e-4, atol=1e-3 * scale)
+    if gram_of is not None:
+        some = updates[gram_of]
+        np.testing.assert_allclose(found.gram, some @ some.T, rtol=1e-4, atol=1e-3 * scale)

@@ -341,7 +341,7 @@ def test_dropout_is_a_draw_of_the_client_and_its_round() -> None:
 def test_the_choice_of_engine_is_static() -> None:
     dense, other = NETWORKS["mlp-relu"].network(), NETWORKS["own"].network()
     assert [choose_engine(dense, "cpu"), choose_engine(dense, "cuda")] == ["stacked"] * 2
-    assert [choose_engine(other, "cpu"), choose_engine(other, "cuda")] == ["sequential", "stacked"]
+    assert [choose_engine(other, "cpu"), choose_engine(other, "cuda")] == ["sequential", "captured"]
     assert [choose_threads(dense, 8), choose_threads(other, 8), choose_threads(other, 2)] == [
         1,
         4,

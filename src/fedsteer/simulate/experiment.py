@@ -81,7 +81,7 @@ class RunPlan:
     device: str = "cpu"
     engine: str = "auto"  # auto: by the static rule of fedsteer.training.engines
     threads: int = 0  # 0: by the static rule
-    precision: str = "tf32"  # of local training on a GPU: tf32 or float32
+    precision: str = "fast"  # of local training on a GPU: fast (tf32, bfloat16) or float32
     test_share: float = 1.0  # of the test set, from its end (the authors' code uses .7)
     watch: list[int] = field(default_factory=lambda: [5, 55, 95])  # whose coordinates to record
     baseline: str = "fedavg"  # comparisons are paired against this entry
@@ -111,7 +111,7 @@ class Experiment:
             "run.evaluate_every": self.run.evaluate_every >= 1,
             "run.checkpoint_every": self.run.checkpoint_every >= 1,
             "run.threads": self.run.threads >= 0,
-            "run.precision": self.run.precision in ("tf32", "float32"),
+            "run.precision": self.run.precision in ("fast", "float32"),
             "run.test_share": 0 < self.run.test_share <= 1,
             "seeds": self.seeds >= 1,
             "partition.clients": self.partition.clients >= 1,

@@ -33,7 +33,7 @@ from fedsteer.simulate.loop import Happened, Simulation
 from fedsteer.simulate.manifest import manifest, same_run
 from fedsteer.simulate.world import build_world
 
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class OpenRun:
         """All rounds are done."""
         simulation = self.simulation
         assert simulation is not None
-        self.save()
+        # The state of rules that keep an update of every client is large, and used up.
+        write_checkpoint(self.folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
         if simulation.watched:
             arrays = {
                 "coordinates": np.stack(simulation.watched),
@@ -124,6 +125,7 @@ class OpenRun:
             write_checkpoint(self.folder / "arrays.safetensors", arrays, {})
         self.records.finish({"finished": True} | simulation.result() | {"seconds": self._seconds()})
         self.close()
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def fail(self, error: FedsteerError) -> None:
         """The run cannot go on; its records so far stay, and why."""

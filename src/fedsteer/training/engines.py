@@ -3,7 +3,7 @@
     dense network                 stacked, gradients by formula
     other network, cpu            sequential: convolutions bind, stacking them gains nothing there
     plain convolutions, cuda      stacked, gradients by formula
-    other network, cuda           stacked, gradients by torch.func
+    other network, cuda           captured: graphs of autograd's step, clients on several streams
 
 It is written to the manifest and kept when a run is resumed, so that numbers stay reproducible.
 """
@@ -15,7 +15,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedsteer.errors import unknown
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.training.captured import Captured
 from fedsteer.training.formula import FormulaGradient, is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
@@ -23,7 +24,7 @@ from fedsteer.training.sequential import Sequential
 from fedsteer.training.stacked import Stacked
 from fedsteer.training.vmapped import VmappedGradient
 
-ENGINES = ("sequential", "stacked")
+ENGINES = ("sequential", "stacked", "captured")
 STACKED_NUMBERS = 400_000_000
 """Most parameters held stacked at once: with gradients about 3 GB."""
 
@@ -41,7 +42,10 @@ class Engine(Protocol):
 
 def choose_engine(network: Network, device: str) -> str:
     """The static rule above."""
-    return "stacked" if _is_small(network) or device != "cpu" else "sequential"
+    layers = known_layers(network)
+    if layers is not None and (is_dense(layers) or device != "cpu"):
+        return "stacked"
+    return "sequential" if device == "cpu" else "captured"
 
 
 def choose_threads(network: Network, cores: int) -> int:
@@ -57,9 +61,13 @@ def make_engine(
     seed: int,
     exact: bool = True,
 ) -> Engine:
-    """An engine by name; `exact` False allows tf32 products on a GPU."""
+    """An engine by name; `exact` False allows shorter numbers in the products on a GPU."""
     if name == "sequential":
         return Sequential(network, data, how, seed)
+    if name == "captured":
+        if not data.images.is_cuda:
+            raise ConfigurationError("run.engine=captured needs a GPU")
+        return Captured(network, data, how, seed, exact)
     if name != "stacked":
         raise unknown("engine", name, ENGINES)
     layers = known_layers(network, exact)

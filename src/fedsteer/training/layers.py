@@ -19,10 +19,9 @@ from fedsteer.training.convolution import (
     activate_,
     activation_gradient,
     convolve,
+    convolve_and_pool,
     filter_gradient,
-    pool,
     turned,
-    unpool,
 )
 
 
@@ -87,26 +86,31 @@ class Convolution:
     def forward(self, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
         bias = flat[:, self.bias : self.bias + self.outside]
         how = (self.size, self.padding, self.exact)
-        values = convolve(inputs, self._filters(flat), *how, bias, self.activation)
-        pooled = pool(values) if self.pools else values
-        return pooled, (values, pooled)
+        filters = self._filters(flat)
+        if self.pools:
+            pooled, which = convolve_and_pool(inputs, filters, *how, bias, self.activation)
+            return pooled, (pooled, which)
+        values = convolve(inputs, filters, *how, bias, self.activation)
+        return values, (values, None)
 
     def backward(
         self, flat: Tensor, gradient: Tensor, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
-        values, pooled = seen
-        if self.pools:
-            back = unpool(values, pooled, back, self.activation)
-        else:
-            back = activation_gradient(values, back, self.activation)
-        found = filter_gradient(inputs, back, self.size, self.padding, self.exact)
+        values, which = seen
+        back = activation_gradient(values, back, self.activation)
+        how = (self.size, self.padding, self.exact)
+        found = filter_gradient(inputs, back, *how, which)
         shaped = found.unflatten(1, (self.size, self.size, self.inside)).permute(0, 4, 3, 1, 2)
         self._weights(gradient).copy_(shaped)
         gradient[:, self.bias : self.bias + self.outside] = back.sum(dim=(1, 2, 3))
         if first:
             return back
         way_back = turned(self._filters(flat), self.size, self.inside)
-        return convolve(back, way_back, self.size, self.size - 1 - self.padding, self.exact)
+        rows, columns = (side + 2 * self.padding - self.size + 1 for side in inputs.shape[2:4])
+        spread = None if which is None else (which, rows, columns)
+        return convolve(
+            back, way_back, self.size, self.size - 1 - self.padding, self.exact, spread=spread
+        )
 
     def _weights(self, flat: Tensor) -> Tensor:
         count = self.outside * self.inside * self.size * self.size

@@ -86,20 +86,34 @@ class Trained:
     losses: NDArray[np.float64]  # (m,) mean training loss over the steps
 
 
-def batches(
+def schedule(
     how: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
-) -> list[NDArray[np.int64]]:
-    """The batches of one client in one round, epoch after epoch; no point is ever dropped."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
+
+    Epoch after epoch, no point is ever dropped; a row shorter than the widest ends in zeros.
+    """
     count = len(points)
     if not count:
         raise ConfigurationError(f"client {client} has no data")
-    if how.batch == 0 or how.batch >= count:
-        return [points] * how.epochs  # every batch is everything: no order to draw
-    cuts = list(range(how.batch, count, how.batch))
-    if not how.shuffle:
-        return np.split(points, cuts) * how.epochs
-    draw = generator(seed, "batches", round=round, client=client)
-    return [part for _ in range(how.epochs) for part in np.split(draw.permutation(points), cuts)]
+    if how.batch == 0 or how.batch >= count:  # every batch is everything: no order to draw
+        return np.tile(points, (how.epochs, 1)), np.full(how.epochs, count)
+    draw = generator(seed, "batches", round=round, client=client) if how.shuffle else None
+    rows = -(-count // how.batch)
+    table = np.zeros((how.epochs, rows * how.batch), np.int64)
+    for epoch in table:
+        epoch[:count] = points if draw is None else draw.permutation(points)
+    sizes = np.full(rows, how.batch)
+    sizes[-1] = count - (rows - 1) * how.batch
+    return table.reshape(-1, how.batch), np.tile(sizes, how.epochs)
+
+
+def batches(
+    how: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
+) -> list[NDArray[np.int64]]:
+    """The same, one array a step."""
+    table, sizes = schedule(how, points, seed, round, client)
+    return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 
 def descend(

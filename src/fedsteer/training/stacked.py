@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import is_not
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -27,10 +27,11 @@ from fedsteer.training.local import (
     Trained,
     TrainingData,
     augmented,
-    batches,
     descend,
+    schedule,
 )
 from fedsteer.training.networks import Network
+from fedsteer.training.orders import Order, make_orders
 from fedsteer.training.sequential import Sequential
 
 Integers = NDArray[np.int64]
@@ -45,19 +46,6 @@ class StackedGradient(Protocol):
         self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """(clients, d) gradients and (clients,) losses."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """A job with all it takes, so that jobs of several simulations can be trained together."""
-
-    client: int
-    points: Integers
-    seed: int
-    round: int
-    start: Tensor
-    correction: Tensor | None
-    proximal: float
 
 
 class Stacked:
@@ -98,41 +86,29 @@ class Stacked:
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
     ) -> list[Order]:
         """The jobs as orders, which any engine of the same network, images and `how` can take."""
-        return [
-            Order(
-                client=job.client,
-                points=self.data.clients[job.client],
-                seed=self.seed,
-                round=round,
-                start=model if job.start is None else job.start,
-                correction=job.correction,
-                proximal=proximal,
-            )
-            for job in jobs
-        ]
+        return make_orders(self.data, self.seed, model, jobs, round, proximal)
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""
         updates = like.new_empty((len(orders), self.network.dim))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
-        schedules = [batches(self.how, o.points, o.seed, o.round, o.client) for o in orders]
+        schedules = [schedule(self.how, o.points, o.seed, o.round, o.client) for o in orders]
         # Longest first; clients of one length ordered by size, so that neighbours batch well.
         order = sorted(
-            range(len(orders)), key=lambda i: (-len(schedules[i]), -len(schedules[i][-1]), i)
+            range(len(orders)), key=lambda i: (-len(schedules[i][1]), -schedules[i][1][-1], i)
         )
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
+            planned = Planned([schedules[i] for i in part], like.device)
             with _products(self.exact):
-                ends, means = self._together(
-                    [orders[i] for i in part], [schedules[i] for i in part]
-                )
+                ends, means = self._together([orders[i] for i in part], planned)
             updates[part] = ends
-            steps[part] = [len(schedules[i]) for i in part]
+            steps[part] = planned.lengths
             losses[part] = means
         return Trained(updates, steps, losses)
 
     def _together(
-        self, orders: Sequence[Order], schedules: Sequence[list[Integers]]
+        self, orders: Sequence[Order], planned: Planned
     ) -> tuple[Tensor, NDArray[np.float64]]:
         how, count, start = self.how, len(orders), orders[0].start
         if all(order.start is start for order in orders):
@@ -156,24 +132,21 @@ class Stacked:
             flips = [generator(o.seed, "augment", round=o.round, client=o.client) for o in orders]
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if how.momentum else None
-        lengths = np.array([len(schedule) for schedule in schedules])
         losses = start.new_zeros(count)
-        before: list[Integers] = []
-        parts: list[tuple[range, tuple[Tensor, Tensor, Tensor]]] = []
-        for step in range(int(lengths.max(initial=0))):
-            running = int((lengths > step).sum())
-            current = [schedules[i][step] for i in range(running)]
-            # Where a batch is all a client has, it comes again every epoch: gather it once.
-            if flips or len(before) != running or any(map(is_not, current, before)):
-                parts = [
-                    (group, self._gather([current[i] for i in group], group, flips))
-                    for group in self._groups(current)
-                ]
-            before = current
-            for group, (images, labels, shares) in parts:
-                pick = slice(group.start, group.stop)
+        for step in range(int(planned.lengths.max(initial=0))):
+            for group in planned.groups(step, self.gradient.pads):
+                pick = slice(group.first, group.last)
+                points = planned.points(step, group)
+                images = self.data.images[points]
+                for place in range(group.first, group.last) if flips else ():
+                    row, size = images[place - group.first], planned.size(step, place)
+                    row[:size] = augmented(row[:size], flips[place])
                 gradient, loss = self.gradient(
-                    weights[pick], images, labels, shares, None if masks is None else masks[pick]
+                    weights[pick],
+                    images,
+                    self.data.labels[points],
+                    group.shares,
+                    None if masks is None else masks[pick],
                 )
                 losses[pick] += loss
                 descend(
@@ -184,41 +157,75 @@ class Stacked:
                     None if pull is None else (pull[pick], starts[pick]),
                     None if corrections is None else corrections[pick],
                 )
-        return starts - weights, losses.double().cpu().numpy() / lengths
-
-    def _groups(self, current: Sequence[Integers]) -> list[range]:
-        """Runs of neighbours whose batches are of equal size, or within a factor of two."""
-        groups, first = [], 0
-        low = high = len(current[0])
-        for index in range(1, len(current) + 1):
-            size = len(current[index]) if index < len(current) else -1
-            low, high = min(low, size), max(high, size)
-            if size < 0 or (low * 2 < high if self.gradient.pads else low != high):
-                groups.append(range(first, index))
-                first, low, high = index, size, size
-        return groups
-
-    def _gather(
-        self, chosen: Sequence[Integers], group: range, flips: Sequence[np.random.Generator]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """(c, b, ...) images, (c, b) labels and weights; padding repeats a point at weight 0."""
-        data = self.data
-        widest = max(len(batch) for batch in chosen)
-        index = np.zeros((len(chosen), widest), np.int64)
-        shares = np.zeros((len(chosen), widest), np.float32)
-        for row, batch in enumerate(chosen):
-            index[row, : len(batch)] = batch
-            shares[row, : len(batch)] = 1.0 / len(batch)
-        picked = torch.as_tensor(index, device=data.images.device)
-        images = data.images[picked]
-        if self.how.augment == "crop-flip":
-            for row, (client, batch) in enumerate(zip(group, chosen, strict=True)):
-                images[row, : len(batch)] = augmented(images[row, : len(batch)], flips[client])
-        return images, data.labels[picked], torch.as_tensor(shares, device=data.images.device)
+        return starts - weights, losses.double().cpu().numpy() / planned.lengths
 
     def sequential(self) -> Sequential:
         """The reference on the same work."""
         return Sequential(self.network, self.data, self.how, self.seed)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbours whose batches go together in a step."""
+
+    first: int
+    last: int
+    widest: int
+    shares: Tensor  # (c, widest) weight of each point: 1/batch size, 0 for padding
+
+
+class Planned:
+    """The batches of many clients, longest schedule first, brought to the device once."""
+
+    def __init__(
+        self, schedules: Sequence[tuple[Integers, Integers]], device: torch.device
+    ) -> None:
+        self.lengths = np.array([len(sizes) for _, sizes in schedules], np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
+        self.sizes = np.concatenate([sizes for _, sizes in schedules])
+        table = np.zeros((len(self.sizes), max(rows.shape[1] for rows, _ in schedules)), np.int64)
+        for start, (rows, _) in zip(self.starts.tolist(), schedules, strict=True):
+            table[start : start + len(rows), : rows.shape[1]] = rows
+        self.table = torch.as_tensor(table, device=device)
+        self.rows = torch.as_tensor(self.starts, device=device)
+        self._sizes, self._groups = np.zeros(0, np.int64), list[Group]()
+
+    def size(self, step: int, place: int) -> int:
+        """How large a client's batch is."""
+        return int(self.sizes[self.starts[place] + step])
+
+    def points(self, step: int, group: Group) -> Tensor:
+        """(c, widest) the batches of a group; padding repeats point 0 at weight 0."""
+        rows = self.rows[group.first : group.last] + step
+        return self.table[rows, : group.widest]
+
+    def groups(self, step: int, pads: bool) -> list[Group]:
+        """Runs of neighbours with batches of equal size or, where it `pads`, about equal."""
+        running = int((self.lengths > step).sum())
+        sizes = self.sizes[self.starts[:running] + step]
+        if not np.array_equal(sizes, self._sizes):
+            self._sizes = sizes
+            cuts = [0, *_cuts(sizes.tolist(), pads), running]
+            self._groups = [self._group(sizes, *ends) for ends in pairwise(cuts)]
+        return self._groups
+
+    def _group(self, sizes: Integers, first: int, last: int) -> Group:
+        own = sizes[first:last, None]
+        widest = int(own.max())
+        shares = ((np.arange(widest) < own) / own).astype(np.float32)
+        return Group(first, last, widest, torch.as_tensor(shares, device=self.table.device))
+
+
+def _cuts(sizes: Sequence[int], pads: bool) -> list[int]:
+    """Where sizes differ from those before: at all, or by more than a factor of two."""
+    cuts = []
+    low = high = sizes[0]
+    for index, size in enumerate(sizes):
+        low, high = min(low, size), max(high, size)
+        if low * 2 < high if pads else low != high:
+            cuts.append(index)
+            low = high = size
+    return cuts
 
 
 @contextmanager

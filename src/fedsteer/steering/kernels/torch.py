@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
 CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 22
 PIECE = 8_192
+MOST_ROWS = 128  # what one fused program can hold
 
 
 def _blocks(dim: int, device: torch.device) -> Iterator[slice]:
@@ -79,6 +82,10 @@ def one_pass(
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
+    if updates.is_cuda and not precise and _fusible(updates, basis, width) and (fused := _fused()):
+        return _one_launch(
+            fused, updates, weights, basis, coefficients, rows, base, base_scale, gram_of
+        )
     chosen = None if gram_of is None or not len(gram_of) else gram_of
     every = chosen is not None and np.array_equal(chosen, np.arange(count))
     work = torch.float64 if precise else _wide(updates)
@@ -114,6 +121,49 @@ def one_pass(
         squared_norms = gram.diagonal()
     delta = delta.to(_wide(updates))
     return Pass(delta, _host(products), _host(squared_norms), _host(gram), float(squared))
+
+
+def _fusible(updates: Tensor, basis: Tensor | None, width: int) -> bool:
+    """float32 or shorter rows that lie in one piece, neither none nor too many of them."""
+    rows = [updates] if basis is None else [updates, basis]
+    fits = 0 < len(updates) <= MOST_ROWS and width <= MOST_ROWS
+    return fits and all(r.stride(1) == 1 and r.dtype != torch.float64 for r in rows)
+
+
+def _one_launch(
+    fused: Any,
+    updates: Tensor,
+    weights: Floats,
+    basis: Tensor | None,
+    coefficients: Floats | None,
+    rows: Integers | None,
+    base: Tensor | None,
+    base_scale: float,
+    gram_of: Integers | None,
+) -> Pass:
+    """`one_pass` by one kernel, with one way from the host and one back."""
+    chosen = np.zeros(0, np.int64) if gram_of is None else gram_of
+    width = 0 if basis is None or coefficients is None else len(coefficients)
+    factors = np.concatenate([weights, coefficients]) if width else np.asarray(weights)
+    sent = _beside(factors, updates, torch.float32)
+    picked = None if rows is None else _beside(rows, updates, torch.int64)
+    delta, products, own, squared = fused.fused_pass(
+        updates, sent[: len(updates)], basis if width else None, sent[len(updates) :], picked,
+        base, base_scale, len(chosen) > 0,
+    )  # fmt: skip
+    shapes = [products.shape, own.shape]
+    back = _host(torch.cat([products.flatten(), own.flatten(), squared.view(1)]))
+    inner = back[: products.numel()].reshape(shapes[0])
+    mine = back[products.numel() : -1].reshape(shapes[1])
+    norms = mine.diagonal() if len(chosen) else mine
+    gram = mine[np.ix_(chosen, chosen)] if len(chosen) else np.zeros((0, 0))
+    return Pass(delta, inner, norms.copy(), gram, float(back[-1]))
+
+
+@cache
+def _fused() -> Any:
+    """The kernel, where there is Triton."""
+    return import_module("fedsteer.steering.kernels.fused") if find_spec("triton") else None
 
 
 def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:

@@ -1,0 +1,93 @@
+"""A whole FedSteer server step on a GPU against reading its inputs once.
+
+    python benchmarks/gpu_server_step.py [--dim 11000000] [--core 10] [--active 10]
+
+The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
+measured in the same run. `pass` is the kernel alone; `step` is `rule.step`: checks, pass, solve,
+diagnostics, and writing the new columns of core clients (every one of them when --core-active).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from fedsteer import Round, make_rule
+from fedsteer.steering.kernels import kernels_for
+
+
+def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
+    """Median over repeats, warmed up."""
+    times = []
+    for number in range(repeats + 5):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        if number >= 5:
+            times.append(time.perf_counter() - start)
+    return 1e3 * median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--dim", type=int, default=11_000_000)
+    parser.add_argument("--core", type=int, default=10)
+    parser.add_argument("--active", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    dim, core, active = options.dim, options.core, options.active
+    source = torch.rand(1 << 28, device="cuda")
+    target = torch.empty_like(source)
+    copy = 8 * source.numel() / milliseconds(lambda: target.copy_(source)) * 1e3
+    del source, target
+    floor = 4 * dim * (core + active) / copy * 1e3
+    print(f"copy {copy / 1e12:.2f} TB/s; reading H and G once: {floor:.3f} ms")
+    updates = torch.randn(active, dim, device="cuda")
+    basis = torch.randn(core, dim, device="cuda")
+    weights, coefficients = np.full(active, 0.1), np.full(core, 0.1)
+    kernels = kernels_for(updates)
+    rows = {"read once": floor}
+    for label, gram in (("pass", None), ("pass with Gram matrix", np.arange(active))):
+
+        def one_pass(gram: np.ndarray | None = gram) -> object:
+            return kernels.one_pass(updates, weights, basis, coefficients, gram_of=gram)
+
+        rows[label] = milliseconds(one_pass)
+    for label, clients in (
+        ("step, no core client active", range(core, core + active)),
+        ("step, one core client active", [0, *range(core, core + active - 1)]),
+        ("step, core clients active", range(active)),
+    ):
+        rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
+        state = rule.init(dim, np.full(200, 10), like=updates)
+        number = 0
+
+        def step(clients: list[int]) -> None:
+            nonlocal state, number
+            number += 1
+            state = rule.step(
+                state,
+                Round(number=number, clients=clients, updates=updates[: len(clients)],
+                      probabilities=np.full(len(clients), 0.1)),
+            ).state  # fmt: skip
+
+        for first in range(0, core, active):  # every column is there
+            step(list(range(first, min(core, first + active))))
+        rows[label] = milliseconds(lambda clients=list(clients): step(clients))  # type: ignore[misc]
+    for label, value in rows.items():
+        print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
+    if options.out:
+        facts = {"dim": dim, "core": core, "active": active, "milliseconds": rows}
+        options.out.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
