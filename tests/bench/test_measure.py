@@ -30,11 +30,12 @@ def test_fedsteer_ends_with_the_weights_of_the_plain_loop(tmp_path: Path) -> Non
     ours, plain = found.timed
     assert plain.distance == 0 and ours.distance is not None and ours.distance < 1e-6
     assert len(ours.seconds) == len(plain.seconds) == 2 and not found.failures
+    assert found.moved is not None and found.moved > 1e-3, "else equal weights would say nothing"
     simulation = make_simulation(work)
     for _ in range(plan.rounds):
         simulation.round()
-    moved = relative_distance(simulation.model.numpy(), work.initial)
-    assert moved > 1e-3, "otherwise equal weights would say nothing"
+    moved = relative_distance(work.initial, simulation.model.numpy())
+    assert found.moved == pytest.approx(moved, rel=1e-4), "all rounds of the plan were done"
 
 
 def test_a_side_that_cannot_run_is_reported_and_left_out(tmp_path: Path) -> None:

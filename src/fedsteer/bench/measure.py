@@ -48,8 +48,8 @@ class Plan:
         return self.warm_up + self.trials * self.block + self.repeats * (self.lead_in + self.block)
 
 
-SHORT = {"a": Plan(3, 1, 5, 7, lead_in=2), "b": Plan(1, 1, 1, 3), "c": Plan(1, 1, 1, 3)}
-FULL = {"a": Plan(5, 2, 10, 15, lead_in=2), "b": Plan(1, 1, 1, 9), "c": Plan(1, 1, 1, 9)}
+SHORT = {"a": Plan(3, 1, 5, 7, 2), "b": Plan(1, 1, 1, 3, 1), "c": Plan(1, 1, 1, 3, 1)}
+FULL = {"a": Plan(5, 2, 10, 15, 2), "b": Plan(1, 2, 1, 9, 1), "c": Plan(1, 2, 1, 9, 1)}
 """For `fedsteer bench`, a minute or so, and for `benchmarks/peers`."""
 
 
@@ -90,6 +90,7 @@ class Measured:
     timed: list[Timed]
     failures: dict[str, str]
     idle_load: float | None = None  # share of all cores in use while everybody waited
+    moved: float | None = None  # how far the weights went in all, in the unit of the distances
 
     def ratio(self, timed: Timed) -> Ratio | None:
         """Its time over fedsteer's."""
@@ -124,7 +125,8 @@ def measure(
 ) -> Measured:
     """Time the sides named in `pythons` (side -> interpreter); one that fails is left out."""
     tell(f"({workload.key}) making the data")
-    save_work(make_work(workload), folder)
+    work = make_work(workload)
+    save_work(work, folder)
     workers: list[Worker] = []
     timed: list[Timed] = []
     failures: dict[str, str] = {}
@@ -149,8 +151,8 @@ def measure(
     finally:
         for worker in workers:
             worker.close()
-    _compare(found, timed)
-    return Measured(workload, plan, timed, failures, idle_load)
+    moved = _compare(found, timed, work.initial)
+    return Measured(workload, plan, timed, failures, idle_load, moved)
 
 
 def _fastest(
@@ -192,10 +194,15 @@ def _fastest(
     return best
 
 
-def _compare(found: Mapping[str, NDArray[np.float32]], timed: Sequence[Timed]) -> None:
+def _compare(
+    found: Mapping[str, NDArray[np.float32]],
+    timed: Sequence[Timed],
+    initial: NDArray[np.float32],
+) -> float | None:
     """Final weights against the plain loop's, or the first one's where there is none."""
     if not found:
-        return
+        return None
     reference = found.get(REFERENCE, next(iter(found.values())))
     for entry in timed:
         entry.distance = relative_distance(found[entry.side.name], reference)
+    return relative_distance(initial, reference)

@@ -30,6 +30,8 @@ def to_text(measured: Measured) -> str:
         if len(timed.tried) > 1:
             found = ", ".join(f"{label} {1e3 * s:.1f}" for label, s in timed.tried.items())
             lines.append(f"  tried for {timed.side.title} (ms a round): {found}")
+    if measured.moved is not None:
+        lines.append(f"  the weights themselves moved by {measured.moved:.1e}")
     if measured.idle_load is not None:
         lines.append(f"  cores in use while everybody waited: {measured.idle_load:.0%}")
     lines += [f"  {words}" for words in measured.failures.values()]
@@ -61,6 +63,7 @@ def to_json(measured: Measured) -> dict[str, Any]:
         ],
         "failures": measured.failures,
         "idle_load": measured.idle_load,
+        "moved": measured.moved,
     }
 
 
