@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine bench results format clean
+.PHONY: help install run test lint types tests test-slow test-engine bench bench-peers results format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ bench: install ## time and memory of a server step against bare matrix products
 
 results: install ## every table and picture under results/, and the README's, from committed records
 	$(BIN)/python results/regenerate.py
+
+bench-peers: install ## the same rounds on pfl, Flower, FedJAX, a plain loop and here; first sets them up
+	$(BIN)/python benchmarks/peers/run.py
 
 format: install ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .

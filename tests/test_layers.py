@@ -42,9 +42,10 @@ ALLOWED: dict[str, set[str]] = {
     "records": BOTTOM,
     "simulate": LOOP | {"fedsteer"},
     "report": {"errors", "records"},
+    "bench": LOOP | {"simulate", "report", "fedsteer"},
     "flower": RULES | {"records", "fedsteer"},
     "experiments": {"errors"},
-    "cli": LOOP | {"simulate", "report", "flower", "experiments", "fedsteer"},
+    "cli": LOOP | {"simulate", "report", "bench", "flower", "experiments", "fedsteer"},
     "__main__": {"errors", "cli"},
     "fedsteer": {"errors", "steering", "rules"},
 }
@@ -64,8 +65,9 @@ EXCEPTIONS = {
 }
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
-LAZY = {"flwr", "plotly", "pooch", "psutil", "ray", "rich", "safetensors", "sklearn", "tensorboard"}
-LAZY_EXCEPT = {"flower": {"flwr"}}
+LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}
+LAZY |= {"fedjax", "jax", "pfl", "ray"}
+LAZY_EXCEPT = {"flower": {"flwr"}, "bench": {"flwr", "pfl"}}  # bench: in a worker of its own
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,9 @@ def test_a_rule_is_explained_with_every_option(
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-@pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["report"], ["rules"], ["data"]])
+@pytest.mark.parametrize(
+    "command", [[], ["run"], ["compare"], ["report"], ["rules"], ["data"], ["bench"]]
+)
 def test_help_shows_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command, "--help"])

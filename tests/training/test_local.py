@@ -45,6 +45,13 @@ def test_batches_are_a_function_of_seed_round_and_client() -> None:
     assert drawn(0, 1, 2)[:8] != drawn(0, 1, 2)[8:], "epochs have orders of their own"
 
 
+def test_without_shuffling_points_come_as_they_are_stored() -> None:
+    points = np.array([9, 2, 7, 4, 5, 1, 8])
+    how = LocalTraining(epochs=2, batch=3, shuffle=False)
+    drawn = [part.tolist() for part in batches(how, points, 0, 1, 2)]
+    assert drawn == [[9, 2, 7], [4, 5, 1], [8]] * 2
+
+
 def test_a_step_is_the_sgd_of_torch() -> None:
     """Momentum and weight decay mean what they mean in torch.optim.SGD."""
     how = LocalTraining(rate=0.1, momentum=0.8, weight_decay=0.05)

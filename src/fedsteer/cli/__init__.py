@@ -19,12 +19,13 @@ EPILOG = """examples:
   fedsteer run emnist --rule fedsteer --rounds 50   one rule on one data set
   fedsteer rules fedsteer                           what a rule does and its options
   fedsteer report runs/compare-digits               the page again, from records
+  fedsteer bench                                    how fast it is here, beside a plain loop
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
-    from fedsteer.cli import compare, data, pack, report, reproduce, rules, run
+    from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run
 
     parser = argparse.ArgumentParser(
         prog="fedsteer",
@@ -34,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (run, compare, reproduce, report, pack, rules, data):
+    for command in (run, compare, reproduce, report, pack, rules, data, bench):
         command.add(commands)
     return parser
 

@@ -35,6 +35,7 @@ class LocalTraining:
     weight_decay: float = 0.0
     mask_absent_labels: bool = False  # logits of labels the client lacks are set to 0
     augment: str = "none"
+    shuffle: bool = True  # a new order every epoch; False: points in the order they are stored
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -97,11 +98,11 @@ def schedule(
         raise ConfigurationError(f"client {client} has no data")
     if how.batch == 0 or how.batch >= count:  # every batch is everything: no order to draw
         return np.tile(points, (how.epochs, 1)), np.full(how.epochs, count)
-    draw = generator(seed, "batches", round=round, client=client)
+    draw = generator(seed, "batches", round=round, client=client) if how.shuffle else None
     rows = -(-count // how.batch)
     table = np.zeros((how.epochs, rows * how.batch), np.int64)
     for epoch in table:
-        epoch[:count] = draw.permutation(points)
+        epoch[:count] = points if draw is None else draw.permutation(points)
     sizes = np.full(rows, how.batch)
     sizes[-1] = count - (rows - 1) * how.batch
     return table.reshape(-1, how.batch), np.tile(sizes, how.epochs)

@@ -1,0 +1,92 @@
+"""The same federated work on fedsteer and other simulators, each in an environment of its own.
+
+    python benchmarks/peers/run.py [--workload a] [--peers pfl,flower] [--repeats N] [--out FILE]
+
+Environments are made once, below benchmarks/peers/.venvs, from the lists beside this file; the
+first run therefore takes some minutes. fedsteer and the plain loop run in the Python that runs this
+file. See README.md for how to read the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "src"))
+
+from fedsteer.bench import machine  # noqa: E402
+from fedsteer.bench.measure import FULL, OURS, REFERENCE, measure  # noqa: E402
+from fedsteer.bench.table import to_json, to_text  # noqa: E402
+from fedsteer.bench.workloads import WORKLOADS  # noqa: E402
+
+PEERS = ("pfl", "fedjax", "flower")
+
+
+def environment(peer: str, root: Path) -> str:
+    """The interpreter of a peer's environment, made anew where its list has changed."""
+    wanted, folder = (HERE / f"{peer}.txt").read_text(), root / peer
+    python, stamp = folder / "bin" / "python", folder / "installed.txt"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"setting up {peer} in {folder}", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet", "-r", str(HERE / f"{peer}.txt")]
+        subprocess.run(install, check=True)
+        stamp.write_text(wanted)
+    return str(python)
+
+
+def listed(text: str, known: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            parser.error(f"unknown {name!r}, known: {', '.join(known)}")
+    return names
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="fedsteer beside other simulators.")
+    parser.add_argument("--workload", default="a,b,c", help="of a, b, c; default: all")
+    parser.add_argument("--peers", default=",".join(PEERS), help="of pfl, fedjax, flower")
+    parser.add_argument("--repeats", type=int, help="repetitions; default 15, 9 and 9")
+    parser.add_argument("--out", type=Path, help="write everything to this JSON file")
+    parser.add_argument("--environments", type=Path, default=HERE / ".venvs")
+    parser.add_argument("--setup", action="store_true", help="only make the environments")
+    options = parser.parse_args()
+    keys = listed(options.workload, list(WORKLOADS), parser)
+    peers = listed(options.peers, list(PEERS), parser)
+    if options.repeats is not None and options.repeats < 2:
+        parser.error("--repeats must be at least 2")
+    pythons = dict.fromkeys((OURS, REFERENCE), sys.executable)
+    pythons |= {peer: environment(peer, options.environments.absolute()) for peer in peers}
+    if options.setup:
+        return 0
+    facts = machine.facts()
+    print(machine.in_words(facts))
+    results = []
+    for key in keys:
+        plan = FULL[key]
+        if options.repeats is not None:
+            plan = replace(plan, repeats=options.repeats)
+        with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as folder:
+            results.append(
+                measure(WORKLOADS[key], plan, pythons, Path(folder), machine.cores(), progress)
+            )
+        print(f"\n{to_text(results[-1])}", flush=True)
+    if options.out is not None:
+        found = {"machine": facts, "workloads": [to_json(result) for result in results]}
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    return 1 if any(result.failures for result in results) else 0
+
+
+def progress(words: str) -> None:
+    print(f"  {words}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

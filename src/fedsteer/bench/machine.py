@@ -1,0 +1,67 @@
+"""On what it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def facts() -> dict[str, Any]:
+    """Processor, cores, Python, torch and the GPU, if there is one."""
+    import torch
+
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gpu": gpu,
+    }
+
+
+def in_words(found: dict[str, Any]) -> str:
+    """One line."""
+    gpu = f", {found['gpu']}" if found["gpu"] else ", no GPU"
+    return (
+        f"{found['processor']}, {found['cores']} core(s){gpu}, "
+        f"Python {found['python']}, torch {found['torch']}"
+    )
+
+
+def busy_share(seconds: float = 1.0) -> float | None:
+    """How much of all cores was in use for a while in which we did nothing; None if unknown."""
+    before = _ticks()
+    time.sleep(seconds)
+    after = _ticks()
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return 1 - (after[0] - before[0]) / (after[1] - before[1])
+
+
+def _ticks() -> tuple[int, int] | None:
+    """(idle, all) ticks of the processor since it started."""
+    listing = Path("/proc/stat")
+    if not listing.exists():
+        return None
+    numbers = [int(word) for word in listing.read_text().split("\n", 1)[0].split()[1:9]]
+    return numbers[3] + numbers[4], sum(numbers)
+
+
+def _processor() -> str:
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,168 @@
+"""FedJAX: its own `federated_averaging`, on one or more XLA devices of the CPU.
+
+One device is FedJAX's jit backend, several are its pmap backend, which trains a client on each.
+Images lie channels last, as XLA likes them; weights are turned into torch's layout at the end.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.bench.protocol import Channel, Gate
+from fedsteer.bench.sides import How
+from fedsteer.bench.work import Work
+from fedsteer.bench.workloads import Workload
+
+
+class StoredOrder:
+    """The part of FedJAX's ClientDataset that FedAvg uses, with batches in stored order.
+
+    FedJAX's own `shuffle_repeat_batch` lets a batch run over the end of an epoch; here an
+    epoch ends with a smaller batch, as everywhere else.
+    """
+
+    def __init__(self, images: NDArray[Any], labels: NDArray[Any], workload: Workload) -> None:
+        cuts = range(0, len(labels), workload.batch)
+        self.count, self.epochs = len(labels), workload.epochs
+        self.batches = [
+            {"x": images[at : at + workload.batch], "y": labels[at : at + workload.batch]}
+            for at in cuts
+        ]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def shuffle_repeat_batch(self, hparams: object) -> Iterator[dict[str, NDArray[Any]]]:
+        """All batches of all epochs."""
+        for _ in range(self.epochs):
+            yield from self.batches
+
+
+def run(work: Work, how: How, channel: Channel) -> None:
+    """Rounds of FedJAX's FedAvg."""
+    flags = [f"--xla_force_host_platform_device_count={how.processes}"]
+    if how.threads == 1:
+        flags += ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
+    os.environ["XLA_FLAGS"] = " ".join(flags)  # read when JAX is imported
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import fedjax
+    import jax
+    from fedjax.algorithms import fed_avg
+
+    workload = work.workload
+    fedjax.set_for_each_client_backend("pmap" if how.processes > 1 else "jit")
+    images = np.ascontiguousarray(work.images().transpose(0, 2, 3, 1))
+    labels = work.labels.astype(np.int32)
+    clients = []
+    for client in range(workload.clients):
+        own = work.own(client)
+        key = jax.random.PRNGKey(client)  # nothing is drawn from it
+        clients.append((client, StoredOrder(images[own], labels[own], workload), key))
+    algorithm = fed_avg.federated_averaging(
+        jax.grad(make_loss(workload)),
+        fedjax.optimizers.sgd(workload.rate),
+        fedjax.optimizers.sgd(1.0),
+        fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch),
+    )
+    initial = jax.tree_util.tree_map(jax.numpy.array, from_torch(workload, work.initial))
+    state = algorithm.init(initial)
+    gate = Gate(
+        channel,
+        lambda: to_torch(workload, state.params),
+        settle=lambda: jax.block_until_ready(state.params),
+        version=f"fedjax {version('fedjax')}, jax {jax.__version__}",
+    )
+    round = 0
+    while gate.next_round():
+        state, _ = algorithm.apply(state, [clients[client] for client in work.cohort(round)])
+        round += 1
+
+
+def make_loss(workload: Workload) -> Any:
+    """The mean cross entropy of a batch, as a function of the parameters."""
+    import jax
+    import jax.numpy as jnp
+
+    activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "": lambda values: values}
+
+    def loss(parameters: Any, batch: Any, key: Any) -> Any:
+        values = batch["x"]
+        for layer, (weight, bias) in zip(workload.layers, parameters, strict=True):
+            if layer.kernel:
+                values = jax.lax.conv_general_dilated(
+                    values,
+                    weight,
+                    window_strides=(1, 1),
+                    padding=[(layer.padding, layer.padding)] * 2,
+                    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+                )
+            else:
+                values = values.reshape(len(values), -1) @ weight
+            values = activations[layer.activation](values + bias)
+            if layer.pool:
+                window = (1, 2, 2, 1)
+                values = jax.lax.reduce_window(
+                    values, -jnp.inf, jax.lax.max, window, window, "VALID"
+                )
+        odds = jax.nn.log_softmax(values)
+        return -jnp.mean(jnp.take_along_axis(odds, batch["y"][:, None], axis=1))
+
+    return loss
+
+
+def from_torch(workload: Workload, flat: NDArray[np.float32]) -> list[tuple[Any, Any]]:
+    """(weight, bias) of every layer in JAX's layout."""
+    found, start = [], 0
+    for index, (weight, bias) in enumerate(workload.parameter_shapes()):
+        size = int(np.prod(weight))
+        values = flat[start : start + size].reshape(weight)
+        start += size
+        inside = _image_before(workload, index)
+        if len(weight) == 4:
+            values = values.transpose(2, 3, 1, 0)
+        elif inside is not None:  # after the images: torch flattens channels first
+            values = values.reshape(-1, *inside).transpose(2, 3, 1, 0).reshape(-1, len(values))
+        else:
+            values = values.T
+        found.append((np.ascontiguousarray(values), flat[start : start + bias[0]]))
+        start += bias[0]
+    return found
+
+
+def to_torch(workload: Workload, parameters: list[tuple[Any, Any]]) -> NDArray[np.float32]:
+    """The inverse of `from_torch`."""
+    parts: list[NDArray[np.float32]] = []
+    for index, (values, bias) in enumerate(parameters):
+        weight, inside = np.asarray(values), _image_before(workload, index)
+        if weight.ndim == 4:
+            weight = weight.transpose(3, 2, 0, 1)
+        elif inside is not None:
+            channels, height, width = inside
+            weight = weight.reshape(height, width, channels, -1).transpose(3, 2, 0, 1)
+        else:
+            weight = weight.T
+        parts += [weight.reshape(-1), np.asarray(bias)]
+    return np.concatenate(parts)
+
+
+def _image_before(workload: Workload, index: int) -> tuple[int, int, int] | None:
+    """(channels, height, width) of what the first dense layer gets; None for any other layer."""
+    layers = workload.layers
+    if layers[index].kernel or (index and not layers[index - 1].kernel):
+        return None
+    if not index:
+        return workload.shape
+    channels = layers[index - 1].size
+    height, width = workload.shape[1:]
+    for layer in layers[:index]:
+        shrink = 2 * layer.padding - layer.kernel + 1
+        height, width = height + shrink, width + shrink
+        if layer.pool:
+            height, width = height // 2, width // 2
+    return channels, height, width

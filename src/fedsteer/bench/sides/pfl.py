@@ -1,0 +1,124 @@
+"""pfl-research: FederatedAveraging on a SimulatedBackend, users as in-memory tensors.
+
+Evaluation is off. More than one process is `torchrun`, as pfl documents distributed simulations:
+users are spread over the processes and their statistics reduced.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from itertools import count
+from typing import Any
+
+import torch
+from pfl.aggregate.simulate import SimulatedBackend
+from pfl.algorithm.base import NNAlgorithmParams
+from pfl.algorithm.federated_averaging import FederatedAveraging
+from pfl.callback.base import TrainingProcessCallback
+from pfl.data.federated_dataset import FederatedDataset
+from pfl.data.pytorch import PyTorchTensorDataset
+from pfl.hyperparam.base import NNTrainHyperParams
+from pfl.metrics import Metrics
+from pfl.model.pytorch import PyTorchModel
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedsteer.bench.networks import put_weights, take_weights, torch_module
+from fedsteer.bench.protocol import Channel, Gate
+from fedsteer.bench.sides import How
+from fedsteer.bench.work import Work
+
+NEVER = 1_000_000_000
+
+
+class Trained(nn.Module):  # type: ignore[misc]
+    """The module with the two methods that pfl asks for."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.module(images)
+        return logits
+
+    def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """What local training minimises."""
+        return F.cross_entropy(self(images), labels)
+
+    def metrics(self, images: Tensor, labels: Tensor) -> dict[str, Any]:
+        """Nothing is evaluated."""
+        return {}
+
+
+class AtTheGate(TrainingProcessCallback):  # type: ignore[misc]
+    """Waits before the first round and after every round."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.over = gate, False
+
+    def on_train_begin(self, *, model: Any) -> Metrics:
+        """Before the first round; one is always asked for."""
+        self.over = not self.gate.next_round()
+        return Metrics()
+
+    def after_central_iteration(
+        self, aggregate_metrics: Any, model: Any, *, central_iteration: int
+    ) -> tuple[bool, Metrics]:
+        """After a round; True stops."""
+        return self.over or not self.gate.next_round(), Metrics()
+
+
+def run(work: Work, how: How, channel: Channel) -> None:
+    """pfl's own loop."""
+    torch.set_num_threads(how.threads)
+    workload = work.workload
+    module = torch_module(workload)
+    put_weights(module, work.initial)
+    images, labels = torch.from_numpy(work.images()), torch.from_numpy(work.labels)
+    users = [
+        PyTorchTensorDataset((images[own], labels[own]), user_id=str(client))
+        for client in range(workload.clients)
+        for own in [work.own(client)]
+    ]
+    places = count()
+
+    def next_user() -> int:
+        round, place = divmod(next(places), workload.cohort)
+        return work.cohort(round)[place]
+
+    model = PyTorchModel(
+        Trained(module), torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
+    )
+    data = FederatedDataset(users.__getitem__, next_user)
+    rank = torch.distributed.get_rank() if how.processes > 1 else 0
+    gate = Gate(
+        channel if rank == 0 else None,
+        lambda: take_weights(module),
+        share=_share if how.processes > 1 else lambda number: number or 0,
+        version=f"pfl {version('pfl')}, torch {torch.__version__}",
+    )
+    FederatedAveraging().run(
+        NNAlgorithmParams(
+            central_num_iterations=NEVER,
+            evaluation_frequency=NEVER,
+            train_cohort_size=workload.cohort,
+            val_cohort_size=0,
+        ),
+        SimulatedBackend(training_data=data, val_data=data),
+        model,
+        NNTrainHyperParams(
+            local_num_epochs=workload.epochs,
+            local_learning_rate=workload.rate,
+            local_batch_size=workload.batch,
+        ),
+        callbacks=[AtTheGate(gate)],
+        send_metrics_to_platform=False,
+    )
+
+
+def _share(number: int | None) -> int:
+    """The first process says how long the next block is."""
+    told = torch.tensor([number or 0])
+    torch.distributed.broadcast(told, src=0)
+    return int(told)

@@ -1,0 +1,15 @@
+"""Workloads that take milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedsteer.bench.workloads import CIFAR, EMNIST, MLP, Workload
+
+
+def tiny(workload: Workload) -> Workload:
+    """The same network on a handful of points; the last batch of an epoch is a smaller one."""
+    return replace(workload, clients=4, points=10, cohort=2, batch=4, epochs=2)
+
+
+TINY = {workload.key: tiny(workload) for workload in (MLP, EMNIST, CIFAR)}
