@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsteer.cli import main
-from fedsteer.simulate.runner import CHECKPOINT
+from fedsteer.simulate.runner import CHECKPOINT, MODEL
 from tests.cli.calling import fedsteer, small_file
 
 
@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(command) == 0
     Path("here", "result.json").unlink()
     checkpoint = Path("here", CHECKPOINT)
-    checkpoint.write_bytes(checkpoint.read_bytes()[:200])
+    checkpoint.write_bytes(Path("here", MODEL).read_bytes()[:200])
     capsys.readouterr()
     assert main([*command, "--resume"]) == 2
     said = capsys.readouterr().err
