@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_csv(tmp_path: Path) -> None:
     head, first, second = text.splitlines()
     assert head.startswith(
         "experiment,label,rule,seeds,unfinished,pairs,accuracy,accuracy_half,"
-        "difference,difference_half,clients_mean,"
+        "difference,difference_half,late,late_half,late_difference,"
     )
     assert first.startswith(',"one, ""two""","one,",1,0,1,0.75,,0.05,,')
     assert second.startswith(",fedavg,fedavg,1,0,0,0.7,,,,")
@@ -223,3 +224,21 @@ def test_durations(value: float, text: str) -> None:
 @pytest.mark.parametrize(("value", "text"), [(5, "5"), (5.33, "5.3"), (137.6, "138")])
 def test_counts(value: float, text: str) -> None:
     assert count(value) == text
+
+
+def test_the_last_third_is_the_mean_of_its_evaluations(tmp_path: Path) -> None:
+    for rule, lift in (("fedavg", 0.0), ("fedsteer", 0.25)):
+        for seed in (0, 1):
+            rounds = [
+                {"round": t, "training_round": t, "accuracy": (0.1 if t <= 6 else 0.5) + lift}
+                for t in range(1, 10)
+            ]
+            folder = tmp_path / rule / f"seed-{seed}"
+            make_result(folder, rule, seed, {"accuracy": 0.9})
+            lines = "".join(json.dumps(row) + "\n" for row in rounds)
+            (folder / "rounds.jsonl").write_text(lines)
+    by_label = {row.label: row for row in summarise(find_runs(tmp_path)).rows}
+    assert by_label["fedavg"].late.mean == pytest.approx(0.5)
+    assert by_label["fedsteer"].late_difference.mean == pytest.approx(0.25)
+    assert by_label["fedavg"].late_difference is None
+    assert "last third vs fedavg" in to_markdown(summarise(find_runs(tmp_path)))

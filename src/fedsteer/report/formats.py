@@ -39,6 +39,12 @@ def columns(summary: Summary) -> list[Column]:
         heading = f"vs {summary.baseline}"
         meaning = f"difference to {summary.baseline} in points, paired by seed"
         found.append(_estimated(heading, meaning, lambda row: row.difference, points))
+    meaning = "mean test accuracy over the last third of the rounds"
+    found.append(_estimated("last third %", meaning, lambda row: row.late, percent))
+    if summary.baseline is not None:
+        meaning = f"its difference to {summary.baseline}, paired by seed"
+        late = f"last third {heading}"
+        found.append(_estimated(late, meaning, lambda row: row.late_difference, points))
     for group in summary.groups:
         found.append(_group(group))
     found += [

@@ -22,7 +22,8 @@ Published = Mapping[str, Mapping[str, float]]
 
 NOTE = (
     "Means over seeds; ± is the 95 % interval (Student's t). Differences to fedavg are in points, "
-    "paired by seed. Warm-up: what a rule spent before the first of its training rounds; `sent up` "
+    "paired by seed. Last third: the mean over the evaluations of the last third of the rounds. "
+    "Warm-up: what a rule spent before the first of its training rounds; `sent up` "
     "counts it. Memory is the peak of the server rule, warm-up included."
 )
 
@@ -114,6 +115,8 @@ def _cells(line: Line) -> dict[str, str]:
         "paper %": MISSING if line.paper is None else percent(line.paper),
         "difference": apart,
         "vs fedavg": _with_half(row.difference, points),
+        "last third %": _with_half(row.late, percent),
+        "last third vs fedavg": _with_half(row.late_difference, points),
         "warm-up rounds": _plain(row.warm_up_rounds, count),
         "warm-up uploads": _plain(row.warm_up_uploads, count),
         "sent up": _plain(row.bytes_up, size),
