@@ -14,7 +14,7 @@ from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Asked, Simulation
 from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
 from fedsteer.training import Trained
-from fedsteer.training.orders import Order, TakesOrders
+from fedsteer.training.orders import Order, Together
 
 Watch = Callable[[int, Progress], None]
 """Called with the place of a run and where it stands."""
@@ -56,14 +56,14 @@ def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
     return max(1, -(-count // max(1, batches)))
 
 
-def _one_round(engine: TakesOrders, runs: dict[int, OpenRun], watch: Watch | None) -> None:
+def _one_round(engine: Together, runs: dict[int, OpenRun], watch: Watch | None) -> None:
     asked: dict[int, Asked] = {}
     orders: list[Order] = []
     for place, run in runs.items():
         simulation = _simulation(run)
         asked[place] = question = simulation.ask()
         own = simulation.world.engine
-        assert isinstance(own, TakesOrders)
+        assert isinstance(own, Together)
         orders += own.orders(simulation.model, question.jobs, question.drawn, question.proximal)
     trained = engine.carry_out(orders, _simulation(next(iter(runs.values()))).model)
     first = 0
@@ -83,16 +83,16 @@ def _one_round(engine: TakesOrders, runs: dict[int, OpenRun], watch: Watch | Non
             watch(place, run.progress(happened))
 
 
-def _shared_engine(simulations: Sequence[Simulation]) -> TakesOrders:
+def _shared_engine(simulations: Sequence[Simulation]) -> Together:
     """Any of their engines, if all of them do the same kind of work."""
     first = simulations[0].world
     for simulation in simulations:
         world = simulation.world
-        if not isinstance(world.engine, TakesOrders):
+        if not isinstance(world.engine, Together):
             raise ConfigurationError("lock-step needs run.engine=stacked or captured")
         if not alike(world.experiment, first.experiment):
             raise ConfigurationError("runs in lock-step must share data, model and training")
-    assert isinstance(first.engine, TakesOrders)
+    assert isinstance(first.engine, Together)
     return first.engine
 
 

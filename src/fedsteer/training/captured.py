@@ -25,10 +25,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from fedsteer.draws import generator
-from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.errors import TrainingFailed
 from fedsteer.training.arrangement import filter_order
 from fedsteer.training.local import (
-    Job,
     LocalTraining,
     Trained,
     TrainingData,
@@ -37,15 +36,14 @@ from fedsteer.training.local import (
     descend,
 )
 from fedsteer.training.networks import Network, Parameter
-from fedsteer.training.orders import Order, make_orders
-from fedsteer.training.sequential import Sequential
+from fedsteer.training.orders import Order, Together
 
 SLOTS = 4
 WARM_UP = 3
 """Steps before a capture: libraries choose their kernels and take their workspace in these."""
 
 
-class Captured:
+class Captured(Together):
     """Train clients on `SLOTS` streams, their steps replayed from captured graphs."""
 
     name = "captured"
@@ -58,35 +56,10 @@ class Captured:
         seed: int,
         exact: bool = True,
         slots: int = SLOTS,
-        compiled: bool = False,
     ) -> None:
-        self.network, self.data, self.how, self.seed = network, data, how, seed
-        self.exact, self.count, self.compiled = exact, slots, compiled
+        super().__init__(network, data, how, seed, exact)
+        self.count = slots
         self.slots: list[Slot] = []  # made when first needed: they hold memory
-
-    def train(
-        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
-    ) -> Trained:
-        """Every job from its start model (default: `model`); `round` keys the random draws."""
-        try:
-            return self.carry_out(self.orders(model, jobs, round, proximal), model)
-        except FedsteerError:
-            raise
-        except Exception as error:
-            # The reference trains the same clients one by one and names the one that fails.
-            Sequential(self.network, self.data, self.how, self.seed).train(
-                model, jobs, round, proximal
-            )
-            raise TrainingFailed(
-                f"the step of this network cannot be captured: {error}; "
-                "run.engine=sequential trains it"
-            ) from error
-
-    def orders(
-        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
-    ) -> list[Order]:
-        """The jobs as orders, which any engine of the same network, images and `how` can take."""
-        return make_orders(self.data, self.seed, model, jobs, round, proximal)
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""
@@ -98,8 +71,7 @@ class Captured:
             return Trained(updates, steps, np.zeros(0))
         if not self.slots:
             self.slots = [
-                Slot(self.network, self.data, self.how, self.exact, self.compiled)
-                for _ in range(self.count)
+                Slot(self.network, self.data, self.how, self.exact) for _ in range(self.count)
             ]
         with _numbers(self.exact):
             # Graphs are captured before anything runs: a capture must be alone on the device.
@@ -138,7 +110,7 @@ class Slot:
     """The buffers and graphs of one client at a time, on a stream of its own."""
 
     def __init__(
-        self, network: Network, data: TrainingData, how: LocalTraining, exact: bool, compiled: bool
+        self, network: Network, data: TrainingData, how: LocalTraining, exact: bool
     ) -> None:
         self.network, self.data, self.how = network, data, how
         device = data.images.device
@@ -154,7 +126,6 @@ class Slot:
         self.loss = torch.zeros((), device=device)
         self.mask = torch.ones(data.classes, device=device)
         self.graphs: dict[int, Graph] = {}
-        self.loss_of = torch.compile(self._loss, dynamic=False) if compiled else self._loss
 
     def clients(self, tasks: Sequence[Task]) -> Iterator[bool]:
         """Work through the tasks; gives way after every step it has launched."""
@@ -218,7 +189,7 @@ class Slot:
     def _gradient(self, images: Tensor, labels: Tensor) -> None:
         if self.low is not self.weights:
             self.low.copy_(self.weights)
-        loss = self.loss_of(list(self.views.values()), images, labels)
+        loss = self._loss(list(self.views.values()), images, labels)
         found = torch.autograd.grad(loss, list(self.views.values()))
         torch._foreach_copy_(self.into, list(found))
         self.loss += loss.detach()

@@ -19,14 +19,14 @@ what the kernels are tested against.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from fedsteer.training.gpu import kernels_beside
+
+KERNELS = "convolution_kernels"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def convolve(
 
     `exact` asks for float32 products where tf32 would do; `beside` is added to the result.
     """
-    if kernels := _kernels(images):
+    if kernels := kernels_beside(images, KERNELS):
         result: Tensor = kernels.convolve(
             images, filters, window, exact, bias, activation, False, beside
         )[0]
@@ -76,7 +76,7 @@ def convolve_and_pool(
 
     An odd row or column at the end is left out.
     """
-    if kernels := _kernels(images):
+    if kernels := kernels_beside(images, KERNELS):
         pooled, which = kernels.convolve(
             images, filters, window, exact, bias, activation, True, None
         )
@@ -93,7 +93,7 @@ def input_gradient(
     beside: Tensor | None = None,
 ) -> Tensor:
     """(c, b, h', w', out) -> (c, b, h, w, in) for images of those sides, plus `beside`."""
-    if kernels := _kernels(back):
+    if kernels := kernels_beside(back, KERNELS):
         result: Tensor = kernels.input_gradient(back, filters, window, sides, exact, beside)
         return result
     result = reference_input_gradient(back, filters, window, sides)
@@ -104,7 +104,7 @@ def filter_gradient(
     images: Tensor, back: Tensor, window: Window, into: Tensor, exact: bool = True
 ) -> None:
     """(c, b, h, w, in), (c, b, h', w', out) -> (c, size, size, in, out), written to `into`."""
-    if kernels := _kernels(images):
+    if kernels := kernels_beside(images, KERNELS):
         kernels.filter_gradient(images, back, window, into, exact)
     else:
         into.copy_(reference_filter_gradient(images, back, window))
@@ -112,7 +112,7 @@ def filter_gradient(
 
 def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
     """A gradient of pooled size at the pixels it belongs to, zero elsewhere."""
-    if kernels := _kernels(back):
+    if kernels := kernels_beside(back, KERNELS):
         found: Tensor = kernels.spread(back, which, sides)
         return found
     return reference_spread(back, which, sides)
@@ -203,15 +203,3 @@ def reference_spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Ten
         into = result[:, :, place // 2 : 2 * height : 2, place % 2 : 2 * width : 2]
         into.copy_(back * (which == place))
     return result
-
-
-def _kernels(images: Tensor) -> Any:
-    """The Triton kernels, where they can be used."""
-    return _imported() if images.is_cuda and images.dtype != torch.float64 else None
-
-
-@cache
-def _imported() -> Any:
-    if find_spec("triton") is None:
-        return None
-    return import_module("fedsteer.training.convolution_kernels")

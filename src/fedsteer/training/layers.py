@@ -66,13 +66,7 @@ class Layer(Protocol):
         """Outputs, and what `backward` needs to see again besides the inputs."""
 
     def backward(
-        self,
-        weights: Weights,
-        sink: Sink,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
+        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         """The gradient for the inputs (unused if `first`); `sink` gets that of the parameters.
 
@@ -96,13 +90,7 @@ class Linear:
         return activate_(outputs, self.activation), outputs
 
     def backward(
-        self,
-        weights: Weights,
-        sink: Sink,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
+        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         matrix, _ = self._views(weights.full)
         into, into_bias = self._views(sink.flat)
@@ -189,13 +177,7 @@ class Flatten:
         return inputs.permute(0, 1, 4, 2, 3).flatten(2), None
 
     def backward(
-        self,
-        weights: Weights,
-        sink: Sink,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
+        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         height, width, channels = inputs.shape[2:]
         shaped = back.unflatten(2, (channels, height, width))

@@ -11,13 +11,13 @@ client's batch. On a GPU two Triton kernels each way (`normalisation_kernels`), 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedsteer.training.gpu import kernels_beside
+
+KERNELS = "normalisation_kernels"
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Normal:
 
 def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
     """y, and the moments that `normalise_back` needs."""
-    if kernels := _kernels(images):
+    if kernels := kernels_beside(images, KERNELS):
         found: tuple[Tensor, Tensor] = kernels.normalise(images, how)
         return found
     wide, kind = images.to(how.gamma.dtype), images.dtype
@@ -47,7 +47,7 @@ def normalise_back(
     images: Tensor, moments: Tensor, how: Normal, back: Tensor, beside: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx (plus `beside`), dgamma and dbeta."""
-    if kernels := _kernels(images):
+    if kernels := kernels_beside(images, KERNELS):
         found: tuple[Tensor, Tensor, Tensor] = kernels.normalise_back(
             images, moments, how, back, beside
         )
@@ -73,14 +73,3 @@ def _hat(images: Tensor, moments: Tensor) -> Tensor:
 def _across(values: Tensor) -> Tensor:
     """(c, channels) beside (c, b, h, w, channels)."""
     return values[:, None, None, None]
-
-
-def _kernels(images: Tensor) -> Any:
-    return _imported() if images.is_cuda and images.dtype != torch.float64 else None
-
-
-@cache
-def _imported() -> Any:
-    if find_spec("triton") is None:
-        return None
-    return import_module("fedsteer.training.normalisation_kernels")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.training.local import Job, Trained, TrainingData
+from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
+from fedsteer.training.networks import Network
+from fedsteer.training.sequential import Sequential
 
 
 @dataclass(frozen=True)
@@ -26,32 +29,50 @@ class Order:
     proximal: float
 
 
-@runtime_checkable
-class TakesOrders(Protocol):
-    """An engine that trains orders of any simulation with the same network, images and training."""
+class Together(ABC):
+    """An engine that trains clients together: of its own simulation, or of any like it."""
+
+    name: str
+
+    def __init__(
+        self, network: Network, data: TrainingData, how: LocalTraining, seed: int, exact: bool
+    ) -> None:
+        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
+
+    @abstractmethod
+    def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
+        """Train all orders; `like` gives type and device where there are none."""
 
     def orders(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
     ) -> list[Order]:
-        """The jobs of its own simulation as orders."""
+        """The jobs as orders, which any engine of the same network, images and `how` can take."""
+        return [
+            Order(
+                client=job.client,
+                points=self.data.clients[job.client],
+                seed=self.seed,
+                round=round,
+                start=model if job.start is None else job.start,
+                correction=job.correction,
+                proximal=proximal,
+            )
+            for job in jobs
+        ]
 
-    def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
-        """Train all orders; `like` gives type and device where there are none."""
-
-
-def make_orders(
-    data: TrainingData, seed: int, model: Tensor, jobs: Sequence[Job], round: int, proximal: float
-) -> list[Order]:
-    """The jobs of a simulation with this data and seed as orders."""
-    return [
-        Order(
-            client=job.client,
-            points=data.clients[job.client],
-            seed=seed,
-            round=round,
-            start=model if job.start is None else job.start,
-            correction=job.correction,
-            proximal=proximal,
-        )
-        for job in jobs
-    ]
+    def train(
+        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
+    ) -> Trained:
+        """Every job from its start model (default: `model`); `round` keys the random draws."""
+        try:
+            return self.carry_out(self.orders(model, jobs, round, proximal), model)
+        except FedsteerError:
+            raise
+        except Exception as error:
+            # The reference trains the same clients one by one and names the one that fails.
+            reference = Sequential(self.network, self.data, self.how, self.seed)
+            reference.train(model, jobs, round, proximal)
+            raise TrainingFailed(
+                f"clients fail when trained together, though none does alone: {error}; "
+                "run.engine=sequential trains them so"
+            ) from error

@@ -68,13 +68,7 @@ class Block:
         return result, (ahead, moments1, inner, middle, moments2)
 
     def backward(
-        self,
-        weights: Weights,
-        sink: Sink,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
+        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         ahead, moments1, inner, middle, moments2 = seen
         plain = (None, None)  # no activation, no pooling
@@ -96,13 +90,7 @@ class Mean:
         return inputs.to(weights.full.dtype).mean(dim=(2, 3)), None
 
     def backward(
-        self,
-        weights: Weights,
-        sink: Sink,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
+        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
         share = back / (inputs.shape[2] * inputs.shape[3])
         return share[:, :, None, None].to(inputs.dtype).expand(inputs.shape)

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.draws import generator
-from fedsteer.errors import FedsteerError, TrainingFailed
 from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.local import (
-    Job,
     LocalTraining,
     Trained,
     TrainingData,
@@ -32,8 +30,7 @@ from fedsteer.training.local import (
     schedule,
 )
 from fedsteer.training.networks import Network
-from fedsteer.training.orders import Order, make_orders
-from fedsteer.training.sequential import Sequential
+from fedsteer.training.orders import Order, Together
 
 Integers = NDArray[np.int64]
 
@@ -55,7 +52,7 @@ class StackedGradient(Protocol):
         """(clients, d) gradients and (clients,) losses."""
 
 
-class Stacked:
+class Stacked(Together):
     """Train clients together, at most `width` at a time."""
 
     name = "stacked"
@@ -70,30 +67,8 @@ class Stacked:
         width: int,
         exact: bool = True,
     ) -> None:
-        self.network, self.data, self.how, self.seed = network, data, how, seed
-        self.gradient, self.width, self.exact = gradient, width, exact
-
-    def train(
-        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
-    ) -> Trained:
-        """Every job from its start model (default: `model`); `round` keys the random draws."""
-        try:
-            return self.carry_out(self.orders(model, jobs, round, proximal), model)
-        except FedsteerError:
-            raise
-        except Exception as error:
-            # The reference trains the same clients one by one and names the one that fails.
-            self.sequential().train(model, jobs, round, proximal)
-            raise TrainingFailed(
-                f"clients fail when trained together, though none does alone: {error}; "
-                "run.engine=sequential trains them so"
-            ) from error
-
-    def orders(
-        self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
-    ) -> list[Order]:
-        """The jobs as orders, which any engine of the same network, images and `how` can take."""
-        return make_orders(self.data, self.seed, model, jobs, round, proximal)
+        super().__init__(network, data, how, seed, exact)
+        self.gradient, self.width = gradient, width
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""
@@ -171,10 +146,6 @@ class Stacked:
                 )
         updates = self.gradient.restore(torch.sub(starts, weights, out=weights))
         return updates, losses.double().cpu().numpy() / planned.lengths
-
-    def sequential(self) -> Sequential:
-        """The reference on the same work."""
-        return Sequential(self.network, self.data, self.how, self.seed)
 
 
 @dataclass(frozen=True)
