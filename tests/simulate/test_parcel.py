@@ -39,6 +39,14 @@ def test_a_run_goes_on_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) ->
     assert exact_files(tmp_path / "here") == exact_files(tmp_path / "whole")
 
 
+def test_a_finished_run_arrives_whole_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    stopped_run(tmp_path / "here", after=3)
+    run_small(tmp_path / "there", "fedsteer")
+    unpack(pack(tmp_path / "there"), tmp_path / "here")
+    files = [{path.name for path in (tmp_path / name).iterdir()} for name in ("here", "there")]
+    assert files[0] == files[1] and "model.safetensors" in files[0]
+
+
 def test_records_that_grow_while_they_are_packed_do_no_harm(tmp_path: Path) -> None:
     stopped_run(tmp_path / "there", after=3)
     with (tmp_path / "there" / "rounds.jsonl").open("ab") as file:

@@ -142,11 +142,19 @@ def measure(
         idle_load = busy_share()
         for repeat in range(plan.repeats):
             tell(f"({workload.key}) repetition {repeat + 1} of {plan.repeats}")
-            for place in range(len(workers)):
-                at = (place + repeat) % len(workers)
-                if plan.lead_in:
-                    workers[at].rounds(plan.lead_in)
-                timed[at].seconds.append(workers[at].rounds(plan.block) / plan.block)
+            order = [(place + repeat) % len(workers) for place in range(len(workers))]
+            gone = []
+            for at in order:
+                try:
+                    if plan.lead_in:
+                        workers[at].rounds(plan.lead_in)
+                    timed[at].seconds.append(workers[at].rounds(plan.block) / plan.block)
+                except WorkerFailed as error:
+                    failures[workers[at].side.name] = str(error)
+                    gone.append(at)
+            for at in sorted(gone, reverse=True):  # ratios are of what ended every repetition
+                workers.pop(at).close()
+                timed.pop(at)
         found = {worker.side.name: worker.weights() for worker in workers}
     finally:
         for worker in workers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsteer.bench.measure import Measured, Timed
+from fedsteer.bench.measure import OURS, Measured, Timed
 
 CLOSE = 1e-5
 """Final weights further apart than this (relative) are flagged: somebody did other work."""
@@ -71,6 +71,13 @@ def _threads(timed: Timed) -> str:
     return str(timed.facts.get("threads", timed.variant.label))
 
 
+def _ratio(measured: Measured, timed: Timed) -> str:
+    if timed.side.name == OURS:
+        return "1"
+    ratio = measured.ratio(timed)
+    return "-" if ratio is None else f"{ratio.mean:.2f}"
+
+
 def _cells(measured: Measured, timed: Timed) -> tuple[str, ...]:
     ratio = measured.ratio(timed)
     version = timed.facts["version"].partition(",")[0].partition(" ")[2].partition("+")[0]
@@ -78,7 +85,7 @@ def _cells(measured: Measured, timed: Timed) -> tuple[str, ...]:
         f"{timed.side.title} {version}",
         _threads(timed),
         f"{1e3 * timed.median:.1f}",
-        "1" if ratio is None else f"{ratio.mean:.2f}",
+        _ratio(measured, timed),
         "" if ratio is None else f"{ratio.low:.2f} to {ratio.high:.2f}",
         f"{timed.start_up:.1f} s",
         f"{timed.warm_up:.1f} s",

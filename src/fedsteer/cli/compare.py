@@ -50,14 +50,11 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
-    from fedsteer.errors import ConfigurationError
     from fedsteer.report import summarise, to_text, write_page
     from fedsteer.simulate.compare import Cell, compare_cells, plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.runner import Interrupted, Progress
 
-    if options.jobs < 0:
-        raise ConfigurationError(f"--jobs must be at least 0, not {options.jobs}")
     experiment = with_seeds(read_experiment(options), options.seeds)
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))

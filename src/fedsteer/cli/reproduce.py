@@ -108,13 +108,9 @@ def execute(options: argparse.Namespace) -> int:
 
 def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
     """With what earlier calls said of other columns in the same folder."""
-    if before is None or before.get("name") != record["name"]:
-        return record
-    commands = dict.fromkeys([*before.get("commands", []), *record["commands"]])
-    return record | {
-        "commands": list(commands),
-        "paper": before.get("paper", {}) | record["paper"],
-    }
+    from fedsteer.records.reader import join_sheets
+
+    return join_sheets(before if before and before.get("name") == record["name"] else None, record)
 
 
 def _command(options: argparse.Namespace) -> str:

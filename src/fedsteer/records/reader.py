@@ -138,21 +138,43 @@ def find_runs(*places: Path) -> list[Run]:
 
 
 def read_sheet(*places: Path) -> dict[str, Any] | None:
-    """Which table or figure of the paper these records are, if they say so: the first that does."""
+    """Which table or figure of the paper these records are, if they say so."""
+    whole: dict[str, Any] | None = None
     for place in places:
-        if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
-            place = place / ARCHIVE
-        if place.is_file():
-            content = read_archive(place).get(SHEET)
-        else:
-            path = place / SHEET
-            content = path.read_bytes() if path.exists() else None
-        if content is not None:
-            sheet = parse_json(content, place / SHEET)
-            if not isinstance(sheet, dict):
-                raise DataError(f"{place / SHEET} is damaged: not an object")
-            return sheet
-    return None
+        if (sheet := _own_sheet(place)) is None:
+            continue
+        if whole is not None and whole.get("name") != sheet.get("name"):
+            raise DataError(
+                f"{place} is {sheet.get('name')!r}, and what came before is {whole.get('name')!r}: "
+                "one table at a time"
+            )
+        whole = join_sheets(whole, sheet)
+    return whole
+
+
+def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[str, Any]:
+    """The sheet with what others said of other columns of the same table."""
+    if before is None:
+        return sheet
+    commands = dict.fromkeys([*before.get("commands", []), *sheet.get("commands", [])])
+    paper = before.get("paper", {}) | sheet.get("paper", {})
+    return sheet | {"commands": list(commands), "paper": paper}
+
+
+def _own_sheet(place: Path) -> dict[str, Any] | None:
+    if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
+        place = place / ARCHIVE
+    if place.is_file():
+        content = read_archive(place).get(SHEET)
+    else:
+        path = place / SHEET
+        content = path.read_bytes() if path.exists() else None
+    if content is None:
+        return None
+    sheet = parse_json(content, place / SHEET)
+    if not isinstance(sheet, dict):
+        raise DataError(f"{place / SHEET} is damaged: not an object")
+    return sheet
 
 
 def _packed_runs(archive: Path) -> list[Run]:

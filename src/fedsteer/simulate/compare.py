@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from functools import partial
 
-from fedsteer.errors import unknown
+from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell, Report, plan_cells, run_cell, with_seeds
 from fedsteer.simulate.executors.cluster import run_on_ray
-from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
+from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares, takes_orders
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.world import build_world
@@ -36,6 +36,8 @@ def compare_cells(
     """
     if engine not in EXECUTORS:
         raise unknown("engine", engine, EXECUTORS)
+    if jobs < 0:
+        raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
     tell = report or (lambda cell, progress: None)
     if engine == "ray":
         run_on_ray(cells, jobs, resume, tell)
@@ -48,8 +50,9 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> N
     experiment = cells[0].experiment
     jobs = min(jobs or default_jobs(experiment), len(cells))
     if experiment.run.device != "cpu":
-        jobs = len(shares(cells, jobs))
-        if jobs == 1:
+        if not takes_orders(experiment):
+            jobs = 1  # one run at a time: several would only wait for each other
+        elif (jobs := len(shares(cells, jobs))) == 1:
             run_in_lockstep(cells, resume, tell)
             return
     if jobs > 1:

@@ -71,6 +71,9 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+PRECISIONS = ("fast", "float32")
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """How long, how often, on what."""
@@ -111,7 +114,6 @@ class Experiment:
             "run.evaluate_every": self.run.evaluate_every >= 1,
             "run.checkpoint_every": self.run.checkpoint_every >= 1,
             "run.threads": self.run.threads >= 0,
-            "run.precision": self.run.precision in ("fast", "float32"),
             "run.test_share": 0 < self.run.test_share <= 1,
             "seeds": self.seeds >= 1,
             "partition.clients": self.partition.clients >= 1,
@@ -119,6 +121,8 @@ class Experiment:
         for name, good in checks.items():
             if not good:
                 raise ConfigurationError(f"{name} is out of range")
+        if self.run.precision not in PRECISIONS:
+            raise unknown("run.precision", self.run.precision, PRECISIONS)
         for rule in self.options:
             if rule not in RULES:
                 raise unknown("rule in options", rule, RULES)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fedsteer.errors import ConfigurationError, RoundRefused
+import torch
+
+from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Asked, Simulation
 from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
@@ -43,7 +45,13 @@ def run_together(runs: Sequence[OpenRun], watch: Watch | None = None) -> None:
 
 def alike(one: Experiment, other: Experiment) -> bool:
     """Whether clients of the two do the same kind of work."""
-    return (one.data, one.model, one.training) == (other.data, other.model, other.training)
+
+    def kind(experiment: Experiment) -> tuple[object, ...]:
+        run = experiment.run
+        work = (experiment.data, experiment.model, experiment.training)
+        return *work, run.device, run.precision
+
+    return kind(one) == kind(other)
 
 
 def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
@@ -65,7 +73,13 @@ def _one_round(engine: Together, runs: dict[int, OpenRun], watch: Watch | None) 
         own = simulation.world.engine
         assert isinstance(own, Together)
         orders += own.orders(simulation.model, question.jobs, question.drawn, question.proximal)
-    trained = engine.carry_out(orders, _simulation(next(iter(runs.values()))).model)
+    try:
+        trained = engine.carry_out(orders, _simulation(next(iter(runs.values()))).model)
+    except torch.OutOfMemoryError as error:
+        raise TrainingFailed(
+            f"the clients of {len(runs)} runs at once need more memory than the GPU has "
+            f"({str(error).splitlines()[0]}); fewer --jobs or --seeds need less"
+        ) from error
     first = 0
     for place, run in list(runs.items()):
         last = first + len(asked[place].jobs)
@@ -92,6 +106,11 @@ def _shared_engine(simulations: Sequence[Simulation]) -> Together:
             raise ConfigurationError("lock-step needs run.engine=stacked or captured")
         if not alike(world.experiment, first.experiment):
             raise ConfigurationError("runs in lock-step must share data, model and training")
+        if world.engine.name != first.engine.name:
+            raise ConfigurationError(
+                f"some of these runs began with the engine {world.engine.name!r}, others have "
+                f"{first.engine.name!r}: --set run.engine= chooses one for all that are new"
+            )
     assert isinstance(first.engine, Together)
     return first.engine
 

@@ -152,7 +152,8 @@ class Slot:
                     torch.index_select(self.data.labels, 0, points[first:last], out=graph.labels)
                     graph.replay.replay()
                     gradient = self.gradient
-                    if gradient.dtype != start.dtype and (pull or correction is not None):
+                    changed = pull or correction is not None or self.how.weight_decay
+                    if gradient.dtype != start.dtype and changed:
                         gradient = gradient.float()
                     descend(self.how, self.weights, gradient, velocity, pull, correction)
                 first = last

@@ -56,7 +56,7 @@ def choose_engine(network: Network, device: str) -> str:
 
 def choose_threads(network: Network, cores: int) -> int:
     """One thread for small dense networks, where more only get in the way; else up to four."""
-    return 1 if _is_small(network) else min(cores, 4)
+    return 1 if _is_dense_network(network) else min(cores, 4)
 
 
 def make_engine(
@@ -96,6 +96,6 @@ def _gradient(network: Network, exact: bool) -> StackedGradient:
     return FormulaGradient(network, layers, exact)
 
 
-def _is_small(network: Network) -> bool:
+def _is_dense_network(network: Network) -> bool:
     layers = known_layers(network)
     return layers is not None and is_dense(layers)

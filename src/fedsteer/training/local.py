@@ -3,7 +3,7 @@
     w <- w - rate v,   v <- momentum v + gradient
     gradient = grad of the loss + weight_decay w + proximal (w - w_start) + correction
 
-`proximal` (FedProx) and `correction` (SCAFFOLD's c - c_i) come with what the rule asks for. Both
+`proximal` (FedProx) and `correction` (SCAFFOLD's c - c_i) come with what the rule asks for. All
 engines use the schedule and the step below, so they can only differ in how gradients are taken.
 """
 

@@ -57,8 +57,9 @@ def normalise_back(
     )  # fmt: skip
     result = torch.empty_like(images)
     _normalise_back[(triton.cdiv(count, ROWS * TURNS), clients, across)](
-        images, sums, how.gamma, how.beta, back, inner, images if beside is None else beside,
-        result, count, how.gamma.stride(0), how.eps, ADDS=beside is not None, TURNS=TURNS,
+        images, sums, how.gamma, how.beta, back, inner,
+        images if beside is None else beside.contiguous(), result, count,
+        how.gamma.stride(0), how.eps, ADDS=beside is not None, TURNS=TURNS,
         **shared,
     )  # fmt: skip
     whole = inner.sum(dim=1)

@@ -12,9 +12,11 @@ from functools import partial
 import torch
 
 from fedsteer.simulate.cells import Cell, Report
+from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.lockstep import alike, batches_that_fit, run_together
 from fedsteer.simulate.runner import OpenRun, Progress
 from fedsteer.simulate.world import build_world
+from fedsteer.training.orders import Together
 
 ROOM = 0.8
 """Share of the free memory that states may fill."""
@@ -36,6 +38,11 @@ def run_in_lockstep(cells: Sequence[Cell], resume: bool, tell: Report, jobs: int
         run_together(runs, partial(_tell_place, tell, part))
         for cell in part:
             tell(cell, None)
+
+
+def takes_orders(experiment: Experiment) -> bool:
+    """Whether the engine of these runs can train clients of several together."""
+    return isinstance(build_world(experiment, 0).engine, Together)
 
 
 def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from fedsteer.records.files import write_atomically
 from fedsteer.records.reader import FAILURE
 from fedsteer.records.writer import STREAMS
-from fedsteer.simulate.runner import CHECKPOINT
+from fedsteer.simulate.runner import CHECKPOINT, MODEL
 
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""
 
 STREAM_FILES = tuple(f"{name}.jsonl" for name in STREAMS)
 RESULT = "result.json"
-IN_ORDER = ("manifest.json", *STREAM_FILES, CHECKPOINT, "arrays.safetensors", FAILURE, RESULT)
+IN_ORDER = (
+    "manifest.json", *STREAM_FILES, CHECKPOINT, "arrays.safetensors", MODEL, FAILURE, RESULT,
+)  # fmt: skip
 
 
 def pack(folder: Path) -> Parcel:
@@ -40,3 +42,5 @@ def unpack(parcel: Parcel, folder: Path) -> None:
     for name in IN_ORDER:
         if name in parcel:
             write_atomically(folder / name, parcel[name].data)
+    if RESULT in parcel:
+        (folder / CHECKPOINT).unlink(missing_ok=True)

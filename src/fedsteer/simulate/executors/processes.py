@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from queue import Empty
 from time import monotonic
@@ -23,20 +24,21 @@ _messages: Any = None  # the queue of this worker process
 def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
     """All cells, `jobs` at a time; `Interrupted` after a clean stop."""
     context = multiprocessing.get_context("spawn")
+
+    def say() -> None:
+        try:
+            while True:
+                for number, progress in messages.get_nowait():
+                    tell(cells[number], progress)
+        except Empty:
+            pass
+
     with context.Manager() as manager:
         messages = manager.Queue()
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
         try:
-            if cells[0].experiment.run.device == "cpu":
-                futures = [
-                    pool.submit(_work, number, cell, resume) for number, cell in enumerate(cells)
-                ]
-            else:
-                futures = [
-                    pool.submit(_work_together, share, [cells[i] for i in share], resume, jobs)
-                    for share in shares(cells, jobs)
-                ]
-            for done in _as_completed(futures, messages, cells, tell):
+            # Never more calls than workers: one that waits in the pool could not be stopped.
+            for done in _one_after_another(pool, jobs, _calls(cells, resume, jobs), say):
                 for number in done.result():
                     tell(cells[number], None)
         except KeyboardInterrupt:
@@ -77,17 +79,29 @@ def _work_together(numbers: list[int], cells: list[Cell], resume: bool, jobs: in
     return numbers
 
 
-def _as_completed(
-    futures: Sequence[Future[list[int]]], messages: Any, cells: Sequence[Cell], tell: Report
+Call = tuple[Callable[..., list[int]], tuple[Any, ...]]
+"""What a worker is asked: a function and its arguments; the answer are numbers of cells."""
+
+
+def _calls(cells: Sequence[Cell], resume: bool, jobs: int) -> list[Call]:
+    if cells[0].experiment.run.device == "cpu":
+        return [(_work, (number, cell, resume)) for number, cell in enumerate(cells)]
+    return [
+        (_work_together, (share, [cells[i] for i in share], resume, jobs))
+        for share in shares(cells, jobs)
+    ]
+
+
+def _one_after_another(
+    pool: ProcessPoolExecutor, jobs: int, calls: list[Call], say: Callable[[], None]
 ) -> Iterator[Future[list[int]]]:
-    """Futures as they end, telling progress in between."""
-    waiting = set(futures)
-    while waiting:
+    """Calls as they end, telling progress in between."""
+    left = deque(calls)
+    waiting: set[Future[list[int]]] = set()
+    while left or waiting:
+        while left and len(waiting) < jobs:
+            work, given = left.popleft()
+            waiting.add(pool.submit(work, *given))
         done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-        try:
-            while True:
-                for number, progress in messages.get_nowait():
-                    tell(cells[number], progress)
-        except Empty:
-            pass
+        say()
         yield from done
