@@ -28,13 +28,13 @@ def test_the_strategy_and_its_rule_share_no_option_name(rule: str) -> None:
 def test_practical_is_the_default() -> None:
     strategy = FedSteer()
     assert strategy.preset == "practical"
-    assert strategy.rule.options.probabilities == "intervals"
+    assert strategy.rule.options.probabilities == "shrunk"
     assert strategy.rule.options.norm_bound == 0.5
     assert strategy.rule.options.select == "online"  # type: ignore[attr-defined]
 
 
 def test_the_paper_without_known_probabilities_estimates_them() -> None:
-    assert FedVARP(preset="paper").rule.options.probabilities == "intervals"
+    assert FedVARP(preset="paper").rule.options.probabilities == "shrunk"
     known = FedVARP(preset="paper", known_probabilities={3: 0.5})
     assert known.rule.options.probabilities == "known"
     assert FedVARP(known_probabilities={3: 0.5}).rule.options.probabilities == "known"

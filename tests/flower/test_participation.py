@@ -212,7 +212,9 @@ def test_probabilities_are_estimated_by_default(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=11)
     rows = [row for row in Run(tmp_path).clients if row["round"] == 11]
-    assert {row["client"]: row["probability"] for row in rows} == {"client-1": 1.0, "client-2": 0.5}
+    found = {row["client"]: row["probability"] for row in rows}
+    # Ten rounds of each client's own and as many of what is common to both, which is 3/4.
+    assert 0.75 < found["client-1"] < 1.0 and 0.5 < found["client-2"] < 0.75
 
 
 def test_replies_cannot_change_a_known_population(tmp_path: Path) -> None:

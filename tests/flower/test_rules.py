@@ -121,7 +121,7 @@ def test_same_replies_give_the_arrays_of_the_rule(rule: str, preset: str) -> Non
     strategy.identities.names = {1000 + c: f"client-{c}" for c in range(CLIENTS)}
     result = strategy.start(grid, arrays(**INITIAL), num_rounds=ROUNDS)
 
-    made = {"probabilities": "intervals", "bad_clients": "drop"} | options
+    made = {"probabilities": "shrunk", "bad_clients": "drop"} | options
     known = None if sizes is None else {f"client-{c}": size for c, size in sizes.items()}
     expected = apart(straight_through(rule, preset, made, known))
     found = values(result.arrays)

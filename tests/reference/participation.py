@@ -63,3 +63,26 @@ class NaiveVisits:
                     count += 1
             inverses.append(number / count)
         return inverses
+
+
+class NaiveShrunk:
+    """p_i in round t: (s q + visits of i before t) / (s + t - 1) for a fixed set of members.
+
+    q: all visits of rounds 1..t over t times the number of members.
+    """
+
+    def __init__(self, members: int, strength: float = 10.0) -> None:
+        self.members, self.strength = members, strength
+        self.visits: dict[int, set[Client]] = {}
+
+    def step(self, number: int, clients: Sequence[Client]) -> list[float]:
+        """1/p_i of the active clients of this round."""
+        self.visits[number] = set(clients)
+        everybody = sum(len(there) for there in self.visits.values())
+        share = everybody / (self.members * number)
+        inverses = []
+        for client in clients:
+            before = sum(client in self.visits.get(t, set()) for t in range(1, number))
+            chance = (self.strength * share + before) / (self.strength + number - 1)
+            inverses.append(1 / chance)
+        return inverses

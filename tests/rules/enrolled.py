@@ -74,6 +74,7 @@ AS_PUBLISHED: dict[str, Enrolled] = {
     "steer-gradient": steer(core_set=CORE, solver="gradient"),
     "steer-float16": steer(core_set=CORE, cache="float16"),
     "steer-bfloat16": steer(core_set=CORE, cache="bfloat16"),
+    "steer-shrunk": steer(core_set=CORE, probabilities="shrunk"),
     "steer-intervals": steer(core_set=CORE, probabilities="intervals", interval_cap=4),
     "steer-refresh-all": steer(core_set=CORE, refresh_all_every=3),
     "steer-reselect": steer(core_set=CORE, reselect_every=3, sketch_width=12),

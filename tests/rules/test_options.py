@@ -92,7 +92,11 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         ),
         ("cluster_fedvarp", {"clusters": {0: -1}}, "numbered from 0 below cluster_count"),
         ("fedavg", {"average": "mean"}, "unknown average 'mean'"),
-        ("fedavg", {"probabilities": 0.0}, "probabilities must be known | intervals | visits"),
+        (
+            "fedavg",
+            {"probabilities": 0.0},
+            "probabilities must be known | intervals | visits | shrunk",
+        ),
         ("fedavg", {"probabilities": 1.01}, "above 0 and at most 1"),
         ("fedavg", {"probabilities": "guess"}, "unknown probabilities 'guess'"),
         ("fedavg", {"interval_cap": 0}, "interval_cap must be at least 1"),
@@ -174,7 +178,7 @@ def test_paper_preset_is_the_defaults(name: str) -> None:
 @every_name
 def test_practical_preset(name: str) -> None:
     rule = make_rule(name, preset="practical")
-    assert rule.options.probabilities == PRACTICAL["probabilities"] == "intervals"
+    assert rule.options.probabilities == PRACTICAL["probabilities"] == "shrunk"
     assert rule.options.bad_clients == "drop"
     assert rule.options.norm_bound == (None if rule.own_rate else 0.5)
     if name in ("fedsteer", "cluster_fedvarp"):
@@ -207,7 +211,9 @@ def test_rules_are_known_by_their_name(name: str) -> None:
 
 def test_describe_range() -> None:
     described = {entry.name: describe_range(entry) for entry in fields(options.Options)}
-    assert described["probabilities"] == "known | intervals | visits | above 0 and at most 1"
+    assert (
+        described["probabilities"] == "known | intervals | visits | shrunk | above 0 and at most 1"
+    )
     assert described["bad_clients"] == "refuse | drop"
     assert described["seed"] == "at least 0"
 

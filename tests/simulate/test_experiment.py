@@ -230,7 +230,7 @@ def test_a_rule_is_told_what_the_experiment_knows() -> None:
     rule = find_entry(experiment, "scaffold").build(experiment, 7)
     assert rule.options.local_rate == 0.03  # type: ignore[attr-defined]
     assert rule.options.seed == 7
-    assert rule.options.probabilities == "intervals"
+    assert rule.options.probabilities == "shrunk"
     assert find_entry(experiment, "full").build(experiment, 0).options.probabilities == "known"
 
 

@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError, Round, RoundRefused, make_rule
-from fedsteer.steering.probability import Intervals, Known, Sampled, Visits, probability_source
-from tests.reference.participation import NaiveIntervals, NaiveVisits
+from fedsteer.steering.probability import (
+    Intervals,
+    Known,
+    Sampled,
+    Shrunk,
+    Visits,
+    probability_source,
+)
+from tests.reference.participation import NaiveIntervals, NaiveShrunk, NaiveVisits
 
 N = 12
 
@@ -27,12 +34,13 @@ def closed(source: Any) -> Any:
 
 PAIRS = [
     (lambda: Visits(), lambda: NaiveVisits()),
+    (lambda: Shrunk(), lambda: NaiveShrunk(N)),
     *((lambda c=cap: Intervals(cap=c), lambda c=cap: NaiveIntervals(c)) for cap in (1, 3, 50)),
 ]
 
 
 @pytest.mark.parametrize("rare", [False, True])
-@pytest.mark.parametrize("pair", PAIRS, ids=["visits", "cap 1", "cap 3", "cap 50"])
+@pytest.mark.parametrize("pair", PAIRS, ids=["visits", "shrunk", "cap 1", "cap 3", "cap 50"])
 def test_closed_population_equals_the_reference(pair: Any, rare: bool) -> None:
     """Rare clients stay away for several caps; what happened meanwhile is worked out lazily."""
     source, naive = closed(pair[0]()), pair[1]()
@@ -112,7 +120,7 @@ def test_whoever_left_comes_back_as_a_newcomer(kind: type) -> None:
     assert source.inverse(slot, 42, None)[0] == 1.0
 
 
-@pytest.mark.parametrize("kind", [Visits, Intervals])
+@pytest.mark.parametrize("kind", [Visits, Intervals, Shrunk])
 def test_restart_counts_from_there(kind: type) -> None:
     """After a warm-up of 100 rounds the estimates are those of a fresh start, 100 rounds later."""
     late, fresh = closed(kind()), closed(kind())
@@ -164,3 +172,47 @@ def test_source_by_name() -> None:
     for wrong in (0.0, 1.5, -1.0):
         with pytest.raises(ConfigurationError):
             probability_source(wrong)
+
+
+def test_shrunk_is_a_plain_average_before_anything_is_known() -> None:
+    """All weights d_i / p_i of the first round add up to 1, however few of the many are there."""
+    source = Shrunk()
+    source.join(np.arange(1_000), 0)
+    inverse = source.inverse(np.arange(4), 1, None)
+    assert inverse.tolist() == [250.0] * 4
+    assert (inverse / 1_000).sum() == 1.0
+
+
+def test_shrunk_of_an_open_population() -> None:
+    """Nobody but newcomers: weight 1; later, a newcomer weighs what members weigh on average."""
+    source, first = Shrunk(), np.array([0, 1])
+    source.join(first, 1)
+    assert source.inverse(first, 1, None).tolist() == [1.0, 1.0]
+    source.observe(first, 1)
+    for number in range(2, 42):
+        source.observe(first[:1] if number % 4 == 0 else first[:0], number)
+    source.join(np.array([2]), 42)
+    known, new = source.inverse(np.array([0, 2]), 42, None)
+    share = (10 + 1) / (2 * 40 + 2)  # visits of the two members in rounds 2 to 42
+    assert new == pytest.approx(1 / share)
+    assert known == pytest.approx((10 + 40) / (10 * share + 10))
+
+
+def test_shrunk_forgets_whoever_left() -> None:
+    source, other = closed(Shrunk()), Shrunk()
+    other.join(np.arange(N - 1), 0)
+    for number, active in enumerate(visits_of(4, 30, rare=False), start=1):
+        source.observe(np.array(active, np.int64), number)
+        other.observe(np.array([i for i in active if i < N - 1], np.int64), number)
+    source.forget(np.array([N - 1]))
+    slots = np.arange(N - 1)
+    np.testing.assert_allclose(source.inverse(slots, 31, None), other.inverse(slots, 31, None))
+
+
+def test_shrunk_is_consistent() -> None:
+    draw, chances = np.random.default_rng(5), np.array([0.02, 0.1, 0.5])
+    source = Shrunk()
+    source.join(np.arange(3), 0)
+    for number in range(1, 20_001):
+        source.observe(np.flatnonzero(draw.random(3) < chances), number)
+    np.testing.assert_allclose(1 / source.inverse(np.arange(3), 20_001, None), chances, rtol=0.2)

@@ -92,7 +92,7 @@ def divide(
     if options.known_probabilities is not None:
         theirs.setdefault("probabilities", "known")
     elif preset != "practical":
-        theirs.setdefault("probabilities", "intervals")
+        theirs.setdefault("probabilities", "shrunk")
     if theirs.get("probabilities") == "sampling":
         theirs["probabilities"] = options.fraction_train
     if theirs.get("probabilities") == "known" and options.known_probabilities is None:

@@ -35,7 +35,7 @@ RULES: dict[str, type[Rule]] = {
     )
 }
 
-PRACTICAL = {"probabilities": "intervals", "norm_bound": 0.5, "bad_clients": "drop"}
+PRACTICAL = {"probabilities": "shrunk", "norm_bound": 0.5, "bad_clients": "drop"}
 """What preset "practical" means for every rule; a rule's own `presets` come on top."""
 
 PRESETS = ("paper", "practical")

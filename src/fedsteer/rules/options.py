@@ -34,7 +34,7 @@ class Options:
         "known",
         "where p_i comes from: passed with the round, estimated from visits, or a fraction the "
         "server samples",
-        choices=("known", "intervals", "visits"),
+        choices=("known", "intervals", "visits", "shrunk"),
         above=0.0,
         high=1.0,
     )

@@ -37,7 +37,7 @@ class Entry:
         if "local_rate" in known:
             options["local_rate"] = experiment.training.rate
         if experiment.participation.reported == "estimated" and not self.everybody:
-            options["probabilities"] = "intervals"
+            options["probabilities"] = "shrunk"
         own = {name: _numbered(value) for name, value in self.options.items()}
         if own.get("select") == "frequent" and odds is not None:
             own.setdefault("frequencies", _drawn_ties(odds, seed))

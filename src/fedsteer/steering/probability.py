@@ -45,7 +45,7 @@ class Known(Component):
         if given is None:
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
-                'them with probabilities="intervals"'
+                'them with probabilities="shrunk"'
             )
         return 1.0 / given
 
@@ -146,12 +146,72 @@ class Intervals(Component):
         return since + capped * self.cap, ended, np.where(ended > 0, mean, 1.0)
 
 
+@dataclass
+class Shrunk(Component):
+    """p_i between a client's own share of rounds and that of everybody (empirical Bayes).
+
+        p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members
+
+    s is how many rounds the common share q counts for. Only earlier rounds enter a client's own
+    part, so that p_i does not depend on whether the client is here now, and a client of whom
+    nothing is known yet weighs 1/q: the first rounds are not lost to weights that are too small.
+    """
+
+    strength: float = 10.0
+    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
+    visits: Table = field(default_factory=lambda: Table.empty(0))
+    members: int = 0
+    newcomers: int = 0  # of these, whoever joined in the round that has not ended yet
+    number: int = 0  # the last round that was observed
+    all_visits: float = 0.0
+    all_rounds: float = 0.0
+
+    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+        since = self.since[slots]
+        known = since >= 0
+        old = self.members - self.newcomers
+        possible = self.all_rounds + old * max(number - self.number, 0)
+        here = (known & (since < number)).sum()
+        share = (self.all_visits + here) / possible if possible > 0 else 1.0
+        share = min(max(share, 1e-9), 1.0)
+        rounds = np.where(known, np.maximum(number - 1 - since, 0.0), 0.0)
+        return (self.strength + rounds) / (self.strength * share + self.visits[slots])
+
+    def join(self, slots: Integers, number: int) -> None:
+        self.since[slots] = float(number)
+        self.members += len(slots)
+        self.newcomers += len(slots) if number > 0 else 0
+
+    def observe(self, slots: Integers, number: int) -> None:
+        counted = slots[self.since[slots] < number]
+        self.visits[counted] = self.visits[counted] + 1.0
+        self.all_visits += len(counted)
+        self.all_rounds += (self.members - self.newcomers) * (number - self.number)
+        self.newcomers, self.number = 0, number
+
+    def forget(self, slots: Integers) -> None:
+        since, visits = self.since[slots], self.visits[slots]
+        known = since >= 0
+        self.members -= int(known.sum())
+        self.all_visits -= float(visits[known].sum())
+        self.all_rounds -= float(np.maximum(self.number - since[known], 0.0).sum())
+        self.since[slots] = -1.0
+        self.visits[slots] = 0.0
+
+    def restart(self, number: int) -> None:
+        self.since.values[self.since.values >= 0] = number
+        self.visits.values[:] = 0.0
+        self.all_visits = self.all_rounds = 0.0
+        self.number = number
+
+
 def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:
-    """The source an option names: "known", "intervals", "visits", or a sampling fraction."""
+    """The source an option names: known, intervals, visits, shrunk, or a sampling fraction."""
     if isinstance(choice, str):
         sources: dict[str, ProbabilitySource] = {
             "known": Known(),
             "visits": Visits(),
+            "shrunk": Shrunk(),
             "intervals": Intervals(cap=cap),
         }
         return sources[choice]
