@@ -23,6 +23,7 @@ from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
+from fedsteer.training.pointwise import Pointwise, is_wide
 from fedsteer.training.sequential import Sequential
 from fedsteer.training.stacked import Stacked, StackedGradient
 from fedsteer.training.threaded import Threaded
@@ -55,7 +56,10 @@ def choose_engine(network: Network, device: str) -> str:
 
 
 def choose_threads(network: Network, cores: int) -> int:
-    """One thread for small dense networks, where more only get in the way; else up to four."""
+    """One thread for small dense networks, where more only get in the way; else up to four.
+
+    Where dense networks get more, their engine uses them for what does not depend on the number.
+    """
     return 1 if _is_small(network) else min(cores, 4)
 
 
@@ -86,7 +90,11 @@ def make_engine(
         return Threaded(network, data, how, seed, DirectGradient(layers))
     gradient = _gradient(network, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
-    return Stacked(network, data, how, seed, gradient, width, exact)
+    pointwise = None
+    layers = known_layers(network, exact)
+    if layers is not None and is_wide(layers) and not data.images.is_cuda:
+        pointwise = Pointwise(layers, network.dim, data, how)
+    return Stacked(network, data, how, seed, gradient, width, exact, pointwise)
 
 
 def _gradient(network: Network, exact: bool) -> StackedGradient:
@@ -98,4 +106,4 @@ def _gradient(network: Network, exact: bool) -> StackedGradient:
 
 def _is_small(network: Network) -> bool:
     layers = known_layers(network)
-    return layers is not None and is_dense(layers)
+    return layers is not None and is_dense(layers) and not is_wide(layers)
