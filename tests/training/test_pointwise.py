@@ -143,6 +143,15 @@ def test_what_is_kept_stays_below_half_of_the_images() -> None:
         assert pointwise(engine).kept <= data.images.numel() // 2
 
 
+def test_a_single_step_needs_no_products() -> None:
+    data, kind = training_data(SHAPE, SIZES["about equal"]), Kind.of(batch=0, epochs=1)
+    engine = stacked(data, kind.how)
+    engine.train(network().initial(1), [Job(client) for client in range(6)], 3)
+    assert pointwise(engine).kept == 0
+    ours = trained_by("stacked", network(), data, kind)
+    assert_same(ours, trained_by("sequential", network(), data, kind), tolerance=1e-11)
+
+
 def test_many_clients_are_trained_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
     whole = trained_by("stacked", network(), data, kind)

@@ -1,6 +1,6 @@
 """Which engine trains what. The choice is static: it follows from model and device alone.
 
-    dense network                 stacked, gradients by formula
+    dense network                 stacked, gradients by formula (wide ones, cpu: see `pointwise`)
     plain convolutions, cpu       threaded, one thread a client, gradients by formula
     other network, cpu            sequential: autograd, and torch's generator, are one for all
     known layers, cuda            stacked, gradients by formula (the paper's three networks)

@@ -120,6 +120,8 @@ class Pointwise:
         )
         labels = self.data.labels.index_select(0, every)[rows]
         spanned = self._spanned(orders, points, threads)
+        if len(planned.table) > count:  # the first step meets nothing given back
+            spanned.products = self._products(orders, points)
         masks = None
         if self.how.mask_absent_labels:
             masks = torch.stack([self.data.label_mask(order.points) for order in orders])
@@ -160,18 +162,22 @@ class Pointwise:
         bias = starts[:, first.bias :].unsqueeze(1)
         with using(threads):
             outputs = torch.baddbmm(bias, points, matrix.transpose(1, 2)).flatten(0, 1)
-        products = [self._products(o.points, own) for o, own in zip(orders, points, strict=True)]
-        if all(len(product) == most for product in products):
-            stacked = torch.cat(products)
-        else:
-            stacked = points.new_zeros((count * most, most))
-            for index, product in enumerate(products):
-                begin, size = index * most, len(product)
-                stacked[begin : begin + size, :size] = product
         back = points.new_zeros((count, most, first.outside))
-        return Spanned(outputs, stacked, back, self.how.rate, first.activation, slice(None))
+        return Spanned(outputs, None, back, self.how.rate, first.activation, slice(None))
 
-    def _products(self, points: Integers, images: Tensor) -> Tensor:
+    def _products(self, orders: Sequence[Order], points: Tensor) -> Tensor:
+        """(clients * points, points) of all clients."""
+        count, most, _ = points.shape
+        products = [self._product(o.points, own) for o, own in zip(orders, points, strict=True)]
+        if all(len(product) == most for product in products):
+            return torch.cat(products)
+        stacked = points.new_zeros((count * most, most))
+        for index, product in enumerate(products):
+            begin, size = index * most, len(product)
+            stacked[begin : begin + size, :size] = product
+        return stacked
+
+    def _product(self, points: Integers, images: Tensor) -> Tensor:
         """X X^T + 1 of a client's points."""
         key = points.tobytes()
         found = self._kept.get(key)
@@ -191,7 +197,7 @@ class Spanned:
     """The first layer of stacked clients; its inputs are places (clients, samples) of points."""
 
     outputs: Tensor  # (clients * points, outside) under the weights they start from
-    products: Tensor  # (clients * points, points)
+    products: Tensor | None  # (clients * points, points); None: there is but one step
     back: Tensor  # (clients, points, outside): A above
     rate: float
     activation: str
@@ -200,9 +206,10 @@ class Spanned:
     def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
         rows, shape = inputs.flatten(), inputs.shape
         before = self.outputs.index_select(0, rows).unflatten(0, shape)
-        across = self.products.index_select(0, rows).unflatten(0, shape)
-        outputs = before.baddbmm_(across, self.back[self.pick], alpha=-1)
-        return activate_(outputs, self.activation), outputs
+        if self.products is not None:
+            across = self.products.index_select(0, rows).unflatten(0, shape)
+            before.baddbmm_(across, self.back[self.pick], alpha=-1)
+        return activate_(before, self.activation), before
 
     def backward(
         self,
