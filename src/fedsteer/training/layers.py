@@ -104,8 +104,8 @@ class Linear:
         back: Tensor,
         first: bool,
     ) -> Tensor:
-        matrix, _ = self._views(weights.full)
         into, into_bias = self._views(sink.flat)
+        matrix = into if sink.flat is weights.full else self._views(weights.full)[0]
         back = activation_gradient(seen, back, self.activation)
         further = back if first else torch.bmm(back, matrix)
         sink.take_product(into, back.transpose(1, 2), inputs)
