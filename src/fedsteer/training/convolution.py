@@ -121,7 +121,8 @@ def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
 def activation_gradient(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
     """The gradient before an activation whose outputs these are."""
     if activation == "relu":
-        return back * (outputs > 0)
+        found: Tensor = torch.ops.aten.threshold_backward(back, outputs, 0)
+        return found
     if activation == "tanh":
         return back * (1 - outputs * outputs)
     return back

@@ -1,6 +1,6 @@
 """Which engine trains what. The choice is static: it follows from model and device alone.
 
-    dense network                 stacked, gradients by formula
+    dense network                 stacked, gradients by formula (wide ones, cpu: see `pointwise`)
     plain convolutions, cpu       threaded, one thread a client, gradients by formula
     other network, cpu            sequential: autograd, and torch's generator, are one for all
     known layers, cuda            stacked, gradients by formula (the paper's three networks)
@@ -23,6 +23,7 @@ from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
+from fedsteer.training.pointwise import Pointwise, is_wide
 from fedsteer.training.sequential import Sequential
 from fedsteer.training.stacked import Stacked, StackedGradient
 from fedsteer.training.threaded import Threaded
@@ -86,7 +87,11 @@ def make_engine(
         return Threaded(network, data, how, seed, DirectGradient(layers))
     gradient = _gradient(network, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
-    return Stacked(network, data, how, seed, gradient, width, exact)
+    pointwise = None
+    layers = known_layers(network, exact)
+    if layers is not None and is_wide(layers) and not data.images.is_cuda:
+        pointwise = Pointwise(layers, network.dim, data, how)
+    return Stacked(network, data, how, seed, gradient, width, exact, pointwise)
 
 
 def _gradient(network: Network, exact: bool) -> StackedGradient:

@@ -12,6 +12,8 @@ in, out), and rows of the stack padded to a multiple of 64 numbers, so that all 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -76,25 +78,7 @@ class FormulaGradient:
         parameters = Weights(flat, flat)
         if self.shortens and flat.is_cuda:
             parameters, value = Weights(flat, flat.bfloat16()), value.bfloat16()
-        inputs, seen = [], []
-        for layer in self.layers:
-            inputs.append(value)
-            value, kept = layer.forward(parameters, value)
-            seen.append(kept)
-        logits = value if masks is None else value * masks.unsqueeze(1)
-        log_odds = torch.log_softmax(logits, dim=-1)
-        target = labels.unsqueeze(-1)
-        losses = -(log_odds.gather(-1, target).squeeze(-1) * weights).sum(dim=1)
-        back = log_odds.exp_()
-        back.scatter_add_(-1, target, torch.full_like(target, -1, dtype=back.dtype))
-        back *= weights.unsqueeze(-1)
-        if masks is not None:
-            back *= masks.unsqueeze(1)
-        for index in range(len(self.layers) - 1, -1, -1):
-            back = self.layers[index].backward(
-                parameters, sink, inputs[index], seen[index], back, first=index == 0
-            )
-        return losses
+        return backpropagate(self.layers, parameters, value, labels, weights, masks, sink)
 
     def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         if self._order is None or self._order[0].device != flat.device:
@@ -102,3 +86,41 @@ class FormulaGradient:
             padding = there.new_zeros(-len(there) % ALIGNED)
             self._order = torch.cat([there, padding]), back
         return self._order
+
+
+def backpropagate(
+    layers: Sequence[Layer],
+    parameters: Weights,
+    value: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    masks: Tensor | None,
+    sink: Sink,
+) -> Tensor:
+    """The losses of stacked batches; `sink` gets the gradient."""
+    inputs, seen = [], []
+    for layer in layers:
+        inputs.append(value)
+        value, kept = layer.forward(parameters, value)
+        seen.append(kept)
+    logits = value if masks is None else value * masks.unsqueeze(1)
+    log_odds = _log_softmax(logits)
+    target = labels.unsqueeze(-1)
+    losses = -(log_odds.gather(-1, target).squeeze(-1) * weights).sum(dim=1)
+    back = log_odds.exp_()
+    back.scatter_add_(-1, target, torch.full_like(target, -1, dtype=back.dtype))
+    back *= weights.unsqueeze(-1)
+    if masks is not None:
+        back *= masks.unsqueeze(1)
+    for index in range(len(layers) - 1, -1, -1):
+        back = layers[index].backward(
+            parameters, sink, inputs[index], seen[index], back, first=index == 0
+        )
+    return losses
+
+
+def _log_softmax(logits: Tensor) -> Tensor:
+    """Over the classes; along rows this short torch is several times slower on a CPU."""
+    if logits.is_cuda:
+        return torch.log_softmax(logits, dim=-1)
+    return torch.log_softmax(logits.mT.contiguous(), dim=-2).mT

@@ -92,8 +92,8 @@ class Linear:
     def backward(
         self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
-        matrix, _ = self._views(weights.full)
         into, into_bias = self._views(sink.flat)
+        matrix = into if sink.flat is weights.full else self._views(weights.full)[0]
         back = activation_gradient(seen, back, self.activation)
         further = back if first else torch.bmm(back, matrix)
         sink.take_product(into, back.transpose(1, 2), inputs)

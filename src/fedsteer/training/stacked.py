@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -31,8 +29,9 @@ from fedsteer.training.local import (
 )
 from fedsteer.training.networks import Network
 from fedsteer.training.orders import Order, Together
-
-Integers = NDArray[np.int64]
+from fedsteer.training.planned import Planned, longest_first
+from fedsteer.training.pointwise import Pointwise
+from fedsteer.training.threaded import using
 
 
 class StackedGradient(Protocol):
@@ -66,22 +65,28 @@ class Stacked(Together):
         gradient: StackedGradient,
         width: int,
         exact: bool = True,
+        pointwise: Pointwise | None = None,
     ) -> None:
         super().__init__(network, data, how, seed, exact)
-        self.gradient, self.width = gradient, width
+        self.gradient, self.width, self.pointwise = gradient, width, pointwise
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""
+        if self.pointwise is None:
+            return self._stacked(orders, like)
+        if self.pointwise.suits(orders):
+            return self.pointwise.carry_out(orders)
+        with using(1):  # the others of its kind get no more either
+            return self._stacked(orders, like)
+
+    def _stacked(self, orders: Sequence[Order], like: Tensor) -> Trained:
         updates = like.new_empty((len(orders), self.network.dim))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
         schedules = [schedule(self.how, o.points, o.seed, o.round, o.client) for o in orders]
-        # Longest first; clients of one length ordered by size, so that neighbours batch well.
-        order = sorted(
-            range(len(orders)), key=lambda i: (-len(schedules[i][1]), -schedules[i][1][-1], i)
-        )
+        order = longest_first(schedules)
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
-            planned = Planned([schedules[i] for i in part], like.device)
+            planned = Planned([schedules[i] for i in part], like.device, like.dtype)
             with _products(self.exact):
                 ends, means = self._together([orders[i] for i in part], planned)
             if part == list(range(len(orders))):
@@ -146,70 +151,6 @@ class Stacked(Together):
                 )
         updates = self.gradient.restore(torch.sub(starts, weights, out=weights))
         return updates, losses.double().cpu().numpy() / planned.lengths
-
-
-@dataclass(frozen=True)
-class Group:
-    """Neighbours whose batches go together in a step."""
-
-    first: int
-    last: int
-    widest: int
-    shares: Tensor  # (c, widest) weight of each point: 1/batch size, 0 for padding
-
-
-class Planned:
-    """The batches of many clients, longest schedule first, brought to the device once."""
-
-    def __init__(
-        self, schedules: Sequence[tuple[Integers, Integers]], device: torch.device
-    ) -> None:
-        self.lengths = np.array([len(sizes) for _, sizes in schedules], np.int64)
-        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
-        self.sizes = np.concatenate([sizes for _, sizes in schedules])
-        table = np.zeros((len(self.sizes), max(rows.shape[1] for rows, _ in schedules)), np.int64)
-        for start, (rows, _) in zip(self.starts.tolist(), schedules, strict=True):
-            table[start : start + len(rows), : rows.shape[1]] = rows
-        self.table = torch.as_tensor(table, device=device)
-        self.rows = torch.as_tensor(self.starts, device=device)
-        self._sizes, self._groups = np.zeros(0, np.int64), list[Group]()
-
-    def size(self, step: int, place: int) -> int:
-        """How large a client's batch is."""
-        return int(self.sizes[self.starts[place] + step])
-
-    def points(self, step: int, group: Group) -> Tensor:
-        """(c, widest) the batches of a group; padding repeats point 0 at weight 0."""
-        rows = self.rows[group.first : group.last] + step
-        return self.table[rows, : group.widest]
-
-    def groups(self, step: int, pads: bool) -> list[Group]:
-        """Runs of neighbours with batches of equal size or, where it `pads`, about equal."""
-        running = int((self.lengths > step).sum())
-        sizes = self.sizes[self.starts[:running] + step]
-        if not np.array_equal(sizes, self._sizes):
-            self._sizes = sizes
-            cuts = [0, *_cuts(sizes.tolist(), pads), running]
-            self._groups = [self._group(sizes, *ends) for ends in pairwise(cuts)]
-        return self._groups
-
-    def _group(self, sizes: Integers, first: int, last: int) -> Group:
-        own = sizes[first:last, None]
-        widest = int(own.max())
-        shares = ((np.arange(widest) < own) / own).astype(np.float32)
-        return Group(first, last, widest, torch.as_tensor(shares, device=self.table.device))
-
-
-def _cuts(sizes: Sequence[int], pads: bool) -> list[int]:
-    """Where sizes differ from those before: at all, or by more than a factor of two."""
-    cuts = []
-    low = high = sizes[0]
-    for index, size in enumerate(sizes):
-        low, high = min(low, size), max(high, size)
-        if low * 2 < high if pads else low != high:
-            cuts.append(index)
-            low = high = size
-    return cuts
 
 
 @contextmanager

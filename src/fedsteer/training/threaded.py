@@ -107,12 +107,22 @@ class Threaded:
 @contextmanager
 def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
     """Threads whose products take one core each; whatever fails ends them before it goes on."""
-    threads = torch.get_num_threads()
+    most = max(1, min(torch.get_num_threads(), most))
     # A thread's own number is set in it; a library's number for all threads is set with it.
-    torch.set_num_threads(1)
-    workers = ThreadPoolExecutor(max(1, min(threads, most)), "client", torch.set_num_threads, (1,))
+    with using(1):
+        workers = ThreadPoolExecutor(most, "client", torch.set_num_threads, (1,))
+        try:
+            yield workers
+        finally:
+            workers.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def using(threads: int) -> Iterator[None]:
+    """So many threads for torch's products here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     try:
-        yield workers
+        yield
     finally:
-        workers.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
