@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsteer.cli.shared import writable
+
+if TYPE_CHECKING:
+    from fedsteer.records import Run
+
+NAMED = 4  # as many experiments have room in a title
 
 EPILOG = """examples:
   fedsteer report runs/compare-digits                       writes runs/compare-digits/report.html
@@ -48,7 +54,7 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs
+    from fedsteer.records import find_runs, read_sheet
     from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text, write_page
 
     if options.columns is not None and options.format != "md":
@@ -58,14 +64,14 @@ def execute(options: argparse.Namespace) -> int:
         return _published(options, runs)
     rules = {run.manifest.get("rule", {}).get("name") for run in runs}
     baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
-    first = runs[0].manifest.get("experiment", {})
-    title = options.title or first.get("title") or first.get("name") or "fedsteer"
+    title = options.title or _title(options.folders, runs)
     if options.format == "html":
         first_place = options.folders[0]
         beside = first_place.parent if first_place.is_file() else first_place
         path = options.out or beside / "report.html"
         writable(path.parent)
-        write_page(runs, path, title=title, baseline=baseline)
+        order = list((read_sheet(*options.folders) or {}).get("paper") or ())
+        write_page(runs, path, title=title, baseline=baseline, order=order)
         print(path)
         return 0
     if options.format == "svg":
@@ -82,6 +88,21 @@ def execute(options: argparse.Namespace) -> int:
     else:
         options.out.write_text(text.rstrip("\n") + "\n")
     return 0
+
+
+def _title(folders: Sequence[Path], runs: Sequence[Run]) -> str:
+    """What all of them are: a table of the paper, an experiment, or else several experiments."""
+    from fedsteer.records import read_sheet
+
+    experiments = [run.manifest.get("experiment") or {} for run in runs]
+    for found in (
+        [(read_sheet(folder) or {}).get("title") for folder in folders],
+        [one.get("title") or one.get("name") for one in experiments],
+    ):
+        if found[0] and len(set(found)) == 1:
+            return str(found[0])
+    names = dict.fromkeys(str(one["name"]) for one in experiments if one.get("name"))
+    return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 
 
 def _published(options: argparse.Namespace, runs: list[Any]) -> int:
