@@ -54,7 +54,7 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs, read_sheet
+    from fedsteer.records import find_runs
     from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text, write_page
 
     if options.columns is not None and options.format != "md":
@@ -64,13 +64,14 @@ def execute(options: argparse.Namespace) -> int:
         return _published(options, runs)
     rules = {run.manifest.get("rule", {}).get("name") for run in runs}
     baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
-    title = options.title or _title(options.folders, runs)
+    sheet = _sheet(options.folders)
+    title = options.title or sheet.get("title") or _title(runs)
     if options.format == "html":
         first_place = options.folders[0]
         beside = first_place.parent if first_place.is_file() else first_place
         path = options.out or beside / "report.html"
         writable(path.parent)
-        order = list((read_sheet(*options.folders) or {}).get("paper") or ())
+        order = list(sheet.get("paper") or ())
         write_page(runs, path, title=title, baseline=baseline, order=order)
         print(path)
         return 0
@@ -90,17 +91,20 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _title(folders: Sequence[Path], runs: Sequence[Run]) -> str:
-    """What all of them are: a table of the paper, an experiment, or else several experiments."""
+def _sheet(folders: Sequence[Path]) -> dict[str, Any]:
+    """The table of the paper that all of them belong to, if there is one."""
     from fedsteer.records import read_sheet
 
+    sheets = [read_sheet(folder) or {} for folder in folders]
+    return sheets[0] if len({str(sheet.get("title")) for sheet in sheets}) == 1 else {}
+
+
+def _title(runs: Sequence[Run]) -> str:
+    """The experiment's, or the names of several."""
     experiments = [run.manifest.get("experiment") or {} for run in runs]
-    for found in (
-        [(read_sheet(folder) or {}).get("title") for folder in folders],
-        [one.get("title") or one.get("name") for one in experiments],
-    ):
-        if found[0] and len(set(found)) == 1:
-            return str(found[0])
+    titles = {str(one.get("title") or one.get("name") or "fedsteer") for one in experiments}
+    if len(titles) == 1:
+        return titles.pop()
     names = dict.fromkeys(str(one["name"]) for one in experiments if one.get("name"))
     return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 

@@ -73,7 +73,7 @@ def render(
         scripts,
         policy=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
         title=escape(title),
-        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material) if fact != title),
+        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
         style=_asset("page.css"),
         selector=_selector(data["experiments"]),
         tables=_by_experiment(material, _headline),
@@ -203,7 +203,7 @@ def _kept(material: Material, experiment: str) -> str:
     return f'<p class="note">{words}</p>'
 
 
-def _facts(material: Material) -> list[str]:
+def _facts(material: Material, title: str) -> list[str]:
     """What was run, in a few words; a fact on which the runs differ is left out."""
     manifests = [run.manifest for entry in material.entries for run in entry.runs]
 
@@ -222,7 +222,8 @@ def _facts(material: Material) -> list[str]:
         f"{rules} rules" if rules > 1 else "1 rule",
         f"fedsteer {version}" if (version := common("version")) else None,
     ]
-    return [fact for fact in facts if fact]
+    # An experiment of a table is titled "<table>: <experiment>": the first half is said already.
+    return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
 
 
 def _sortable(value: float | str | None) -> str:
