@@ -32,6 +32,22 @@ def test_every_form_of_the_report_reads_a_packed_file(capsys: pytest.CaptureFixt
     assert Path("kept/report.html").stat().st_size > 100_000
 
 
+def test_the_title_of_a_page_fits_all_that_is_in_it() -> None:
+    def title(*places: str) -> str:
+        assert main(["report", *places, "--out", "page.html"]) == 0
+        return Path("page.html").read_text().split("<h1>")[1].split("</h1>")[0]
+
+    make_comparison(Path("more"), ["fedavg"], 1, 8, 6, name="emnist-0.7")
+    assert title("runs") == "Skewed participation, emnist-0.9"
+    assert title("runs", "more") == "emnist-0.9, emnist-0.7"
+    assert main(["pack", "more", "runs", "--sheet", "table1", "--out", "records.tar.xz"]) == 0
+    assert title("records.tar.xz") == "Table 1: final test accuracy"
+    page = Path("page.html").read_text()
+    assert '"experiments":["emnist-0.9","emnist-0.7"]' in page  # in the order of the sheet
+    make_comparison(Path("other"), ["fedavg"], 1, 8, 6, name="mine")
+    assert title("records.tar.xz", "other") == "emnist-0.7, emnist-0.9, mine"
+
+
 def test_columns_of_a_markdown_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs", "--format", "md", "--columns", "rule, accuracy %"]) == 0
     assert capsys.readouterr().out.startswith("| rule | accuracy % |\n| :-- | --: |\n")

@@ -18,9 +18,10 @@ import pytest
 from safetensors.numpy import save_file
 
 import fedsteer.report
-from fedsteer.records import RecordWriter, find_runs
+from fedsteer.records import RecordWriter, find_runs, pack_records
 from fedsteer.report import write_page
 from fedsteer.report.curves import accuracy_curve, thinned
+from fedsteer.report.origin import ran_alone
 from fedsteer.report.sections import SECTIONS
 from fedsteer.report.visits import EDGES, client_order, raster, read_visits, residuals
 from tests.report.made_records import RULES, make_comparison, make_result, make_run
@@ -109,9 +110,89 @@ def test_equal_rasters_are_stored_once(page: str) -> None:
     assert len(data["rasters"]) < len(RULES)
 
 
+def several(folder: Path) -> Path:
+    """Two experiments that share a rule."""
+    make_comparison(folder / "a", ["fedavg", "mifa"], seeds=2, rounds=6, name="harder")
+    return make_comparison(folder / "b", ["mifa", "full"], seeds=2, rounds=6, name="easier").parent
+
+
+def test_a_rule_of_two_experiments_is_one_rule(tmp_path: Path) -> None:
+    page = page_of(several(tmp_path))
+    data = data_of(page)
+    assert data["experiments"] == ["harder", "easier"]  # as the records come, not by name
+    names = [rule["name"] for rule in data["rules"]]
+    assert sorted(names) == ["fedavg", "full", "mifa"]
+    assert "<li>3 rules</li>" in page and "<li>2 experiments</li>" in page
+    found = {
+        (data["experiments"][one["experiment"]], names[one["rule"]]) for one in data["entries"]
+    }
+    assert found == {
+        ("harder", "fedavg"), ("harder", "mifa"), ("easier", "mifa"), ("easier", "full")
+    }  # fmt: skip
+    assert page.count('<table class="headline') == 2
+
+
+def test_experiments_can_be_put_in_order(tmp_path: Path) -> None:
+    runs, path = find_runs(several(tmp_path)), tmp_path / "report.html"
+    page = write_page(runs, path, order=["absent", "easier"]).read_text()
+    assert data_of(page)["experiments"] == ["easier", "harder"]
+
+
+def test_an_experiment_does_not_repeat_the_title(tmp_path: Path) -> None:
+    make_run(tmp_path, rounds=4)  # "Skewed participation, digits"
+    path = tmp_path / "manifest.json"
+    path.write_text(path.read_text().replace("participation, digits", "participation: digits"))
+    page = page_of(tmp_path, "Skewed participation")
+    assert "<li>digits</li>" in page and "<li>Skewed participation: digits</li>" not in page
+
+
+def test_one_experiment_has_no_selector(page: str) -> None:
+    assert 'data-choice="experiment"' not in page and 'data-pick="experiment"' not in page
+    assert "data-experiment=" not in page.split("<script")[0]
+
+
+def test_equal_data_of_two_experiments_is_kept_once(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        make_run(tmp_path / name, rounds=4, name=name)
+    (picture,) = data_of(page_of(tmp_path))["holds"]
+    assert picture["experiments"] == [0, 1]
+
+
+@pytest.mark.parametrize(("clients", "said"), [("first", 3), ("all", 0), ("none", 0)])
+def test_page_says_where_only_the_first_seed_is_kept(
+    tmp_path: Path, clients: str, said: int
+) -> None:
+    make_comparison(tmp_path / "runs", ["fedavg", "fedsteer (paper)"], seeds=2, rounds=14)
+    pack_records([tmp_path / "runs"], tmp_path / "records.tar.xz", clients=clients)
+    runs = find_runs(tmp_path / "records.tar.xz")
+    page = write_page(runs, tmp_path / "report.html").read_text()
+    assert page.count("From the first seed only") == said  # residual, staleness, dropped
+    assert "From the first seed only" not in page_of(tmp_path / "runs")
+
+
+def test_shared_time_is_not_shown(tmp_path: Path) -> None:
+    heading = '<button type="button">time</button>'
+    for seed in range(3):
+        run = make_run(tmp_path / "runs" / f"{seed}", seed=seed, rounds=4)  # 3.5 seconds each
+        path = run / "manifest.json"
+        started = {"created": f"2026-01-01T00:00:{4 * seed:02}+00:00"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | started))
+    assert ran_alone(find_runs(tmp_path / "runs"))
+    assert heading in page_of(tmp_path / "runs")
+    pack_records([tmp_path / "runs"], tmp_path / "records.tar.xz")
+    packed = find_runs(tmp_path / "records.tar.xz")
+    assert heading not in write_page(packed, tmp_path / "report.html").read_text()
+    path.write_text(path.read_text().replace("00:00:08", "00:00:06"))  # before the other's end
+    assert not ran_alone(find_runs(tmp_path / "runs"))
+    assert heading not in page_of(tmp_path / "runs")
+    path.write_text(path.read_text().replace("created", "unknown"))
+    assert not ran_alone(find_runs(tmp_path / "runs"))
+
+
 def test_records_cannot_inject_markup(tmp_path: Path) -> None:
     make_run(tmp_path / "a", label=EVIL, reason=CLOSER)
     make_run(tmp_path / "b", label="fedsteer (paper)", name=EVIL, reason=CLOSER)
+    make_run(tmp_path / "c", label="fedavg", name=CLOSER)
     page = page_of(tmp_path, title=f"</title>{EVIL}")
     outline = Outline(page)
     assert outline.tags.count("script") == 4

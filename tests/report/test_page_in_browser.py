@@ -28,6 +28,17 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two experiments; fedavg is in the first only, and only the second knows label groups."""
+    folder = tmp_path_factory.mktemp("several")
+    make_comparison(folder / "runs" / "a", ["mifa", "fedavg"], rounds=20, name="first <b>")
+    make_comparison(folder / "runs" / "b", ["mifa", "full"], rounds=30, name="second")
+    for path in (folder / "runs" / "a").rglob("rounds.jsonl"):
+        path.write_text(path.read_text().replace("group_accuracy", "unknown"))
+    return write_page(find_runs(folder / "runs"), folder / "report.html", "Two experiments")
+
+
+@pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
@@ -55,13 +66,15 @@ Show = Callable[..., Any]
 def show(driver: Any, page: Path) -> Show:
     """Open the page at a width, in light or dark, with every plot scrolled past once."""
 
-    def shown(width: int = DESKTOP, dark: bool = False, scroll: bool = True) -> Any:
+    def shown(
+        width: int = DESKTOP, dark: bool = False, scroll: bool = True, file: Path = page
+    ) -> Any:
         mobile = width < 500
         screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile}
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        driver.get(page.as_uri())
+        driver.get(file.as_uri())
         if scroll:
             driver.execute_async_script(SCROLL_PAST_EVERYTHING)
         return driver
@@ -70,7 +83,8 @@ def show(driver: Any, page: Path) -> Show:
 
 
 SCROLL_PAST_EVERYTHING = """
-const done = arguments[0], boxes = [...document.querySelectorAll(".plot")];
+const done = arguments[0];
+const boxes = [...document.querySelectorAll(".plot")].filter((box) => box.offsetParent);
 (async () => {
   for (const box of boxes) {
     box.scrollIntoView({block: "center"});
@@ -219,3 +233,91 @@ def test_table_is_sorted_by_a_click(show: Show) -> None:
     press(driver, ".headline th:nth-child(2)")
     press(driver, ".headline th:nth-child(2)")
     assert driver.execute_script(first) == "fedavg"
+
+
+EXPERIMENTS = "[data-choice=experiment] button"
+LABELS = "return [...document.querySelectorAll('#rules button')].filter((one) => one.offsetParent)"
+
+
+def enter(driver: Any, experiment: str) -> None:
+    """Choose an experiment with the keyboard."""
+    (button,) = (
+        one for one in driver.find_elements("css selector", EXPERIMENTS) if one.text == experiment
+    )
+    button.send_keys("\n")
+    driver.execute_async_script(SETTLE)
+
+
+def rows_shown(driver: Any) -> list[str]:
+    found: list[str] = driver.execute_script(
+        "return [...document.querySelectorAll('.headline tbody tr')]"
+        ".filter((row) => row.offsetParent).map((row) => row.cells[0].textContent)"
+    )
+    return found
+
+
+def test_one_experiment_needs_no_selector(show: Show) -> None:
+    assert show(scroll=False).find_elements("css selector", EXPERIMENTS) == []
+
+
+@pytest.mark.parametrize(("width", "dark"), [(DESKTOP, False), (PHONE, True)])
+def test_the_experiment_is_chosen(show: Show, several: Path, width: int, dark: bool) -> None:
+    driver = show(width, dark, file=several)
+    plot = "document.querySelector('#accuracy .plot')"
+    last = f"return {plot}.data.find((one) => one.name === 'mifa').x.at(-1)"
+    driver.execute_script(f"{plot}.scrollIntoView()")
+    assert sorted(names_drawn(driver, "accuracy")) == ["fedavg", "mifa"]
+    assert driver.execute_script(last) == 20
+    enter(driver, "second")
+    driver.execute_script(f"{plot}.scrollIntoView()")
+    driver.execute_async_script(SETTLE)
+    assert names_drawn(driver, "accuracy") == rows_shown(driver) == ["full", "mifa"]
+    assert driver.execute_script(last) == 30
+    driver.execute_async_script(SCROLL_PAST_EVERYTHING)
+    assert driver.execute_script("return document.scrollingElement.scrollWidth") <= width
+    pressed = driver.find_elements("css selector", EXPERIMENTS + "[aria-pressed=true]")
+    assert [one.text for one in pressed] == ["second"]
+    assert driver.get_log("browser") == []
+
+
+def test_a_rule_stays_off_in_the_other_experiment(show: Show, several: Path) -> None:
+    driver = show(file=several)
+    assert driver.execute_script(LABELS + ".map((one) => one.title)") == ["mifa", "fedavg"]
+    press(driver, rule_button("mifa"))
+    enter(driver, "second")
+    assert driver.execute_script(LABELS + ".map((one) => one.title)") == ["mifa", "full"]
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    driver.execute_async_script(SETTLE)
+    assert names_drawn(driver, "accuracy") == ["full"]
+
+
+def test_what_an_experiment_lacks_is_hidden(show: Show, several: Path) -> None:
+    driver = show(file=several)
+    groups = "return document.querySelector('#groups').offsetParent !== null"
+    assert not driver.execute_script(groups)
+    enter(driver, "second")
+    assert driver.execute_script(groups)
+    driver.execute_async_script(SCROLL_PAST_EVERYTHING)
+    enter(driver, "first <b>")
+    assert not driver.execute_script(groups)
+    assert driver.get_log("browser") == []
+
+
+def test_many_experiments_are_in_a_list(show: Show, tmp_path: Path) -> None:
+    for place in range(8):
+        make_run(tmp_path / str(place), rounds=4 + place, name=f"number {place}")
+    driver = show(file=write_page(find_runs(tmp_path), tmp_path / "report.html"))
+    (chooser,) = driver.find_elements("css selector", "[data-pick=experiment]")
+    chooser.send_keys("number 7")
+    driver.execute_async_script(SETTLE)
+    driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
+    driver.execute_async_script(SETTLE)
+    x = "return document.querySelector('#accuracy .plot').data.at(-1).x.at(-1)"
+    assert driver.execute_script(x) == 11
+
+
+def test_the_table_fits_a_laptop(show: Show, several: Path) -> None:
+    driver = show(1200, scroll=False, file=several)
+    box = "document.querySelector('#summary .scroll')"
+    assert driver.execute_script(f"return {box}.querySelectorAll('th').length") > 11
+    assert driver.execute_script(f"return {box}.scrollWidth <= {box}.clientWidth")

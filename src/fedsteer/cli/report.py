@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsteer.cli.shared import writable
+
+if TYPE_CHECKING:
+    from fedsteer.records import Run
+
+NAMED = 4  # as many experiments have room in a title
 
 EPILOG = """examples:
   fedsteer report runs/compare-digits                       writes runs/compare-digits/report.html
@@ -58,14 +64,15 @@ def execute(options: argparse.Namespace) -> int:
         return _published(options, runs)
     rules = {run.manifest.get("rule", {}).get("name") for run in runs}
     baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
-    first = runs[0].manifest.get("experiment", {})
-    title = options.title or first.get("title") or first.get("name") or "fedsteer"
+    sheet = _sheet(options.folders)
+    title = options.title or sheet.get("title") or _title(runs)
     if options.format == "html":
         first_place = options.folders[0]
         beside = first_place.parent if first_place.is_file() else first_place
         path = options.out or beside / "report.html"
         writable(path.parent)
-        write_page(runs, path, title=title, baseline=baseline)
+        order = list(sheet.get("paper") or ())
+        write_page(runs, path, title=title, baseline=baseline, order=order)
         print(path)
         return 0
     if options.format == "svg":
@@ -82,6 +89,24 @@ def execute(options: argparse.Namespace) -> int:
     else:
         options.out.write_text(text.rstrip("\n") + "\n")
     return 0
+
+
+def _sheet(folders: Sequence[Path]) -> dict[str, Any]:
+    """The table of the paper that all of them belong to, if there is one."""
+    from fedsteer.records import read_sheet
+
+    sheets = [read_sheet(folder) or {} for folder in folders]
+    return sheets[0] if len({str(sheet.get("title")) for sheet in sheets}) == 1 else {}
+
+
+def _title(runs: Sequence[Run]) -> str:
+    """The experiment's, or the names of several."""
+    experiments = [run.manifest.get("experiment") or {} for run in runs]
+    titles = {str(one.get("title") or one.get("name") or "fedsteer") for one in experiments}
+    if len(titles) == 1:
+        return titles.pop()
+    names = dict.fromkeys(str(one["name"]) for one in experiments if one.get("name"))
+    return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 
 
 def _published(options: argparse.Namespace, runs: list[Any]) -> int:

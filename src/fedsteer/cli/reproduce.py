@@ -100,7 +100,8 @@ def execute(options: argparse.Namespace) -> int:
             return 130
     everything = find_runs(out)  # columns that another call ran stand in the same table
     written = write_files(everything, record, out)
-    page = write_page(everything, out / "report.html", title=sheet.title)
+    order = list(record.get("paper") or ())
+    page = write_page(everything, out / "report.html", title=sheet.title, order=order)
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)

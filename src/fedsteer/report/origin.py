@@ -25,6 +25,28 @@ def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
     return "\n\n".join([*([block] if block else []), markdown(", ".join(facts)) + "."])
 
 
+def ran_alone(runs: Sequence[Run]) -> bool:
+    """Whether each run had the machine to itself, so that its time is its own.
+
+    Runs in lock-step, or side by side, share theirs. An archive does not tell: how its runs were
+    made is not for its reader to guess.
+    """
+    times = []
+    for run in runs:
+        began, seconds = _moment(look(run.manifest, "created")), number(run.result, "seconds")
+        if run.packed is not None or began is None or (seconds is None and run.finished):
+            return False
+        if seconds is not None:
+            times.append((began, seconds))
+    free = 0.0
+    for began, seconds in sorted(times):
+        start = max(began, free)
+        if start >= began + 1:  # records give the start in whole seconds
+            return False
+        free = start + seconds
+    return True
+
+
 def _common(runs: Sequence[Run], form: str, *keys: str) -> list[str]:
     """The values that occur, of a fact that is known."""
     found = dict.fromkeys(look(run.manifest, *keys) for run in runs)

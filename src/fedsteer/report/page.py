@@ -9,8 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -19,47 +19,50 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
-from fedsteer.report.curves import accuracy_curve, bound_events, rounded, variance_curve
-from fedsteer.report.entries import Entry, gather, look, names_of
+from fedsteer.report.entries import Entry, look
 from fedsteer.report.formats import columns, note
-from fedsteer.report.pictures import coordinates, holdings
-from fedsteer.report.sections import AXES, BANDS, COSTS, SECTIONS, choice, figure, pick, table
-from fedsteer.report.styles import styles
-from fedsteer.report.tables import Row, Summary, summarise
-from fedsteer.report.visits import (
-    EVENTS,
-    Visits,
-    dropped_table,
-    raster,
-    read_visits,
-    residuals,
-    staleness_shares,
+from fedsteer.report.material import Material, collect, page_data
+from fedsteer.report.origin import ran_alone
+from fedsteer.report.sections import (
+    AXES,
+    BANDS,
+    COSTS,
+    SECTIONS,
+    choice,
+    figure,
+    part,
+    pick,
+    table,
 )
+from fedsteer.report.visits import dropped_table
 
 SHOWN_CLIENTS = 6
 SHOWN_REASONS = 100
-
-
-@dataclass(frozen=True)
-class Material:
-    """What the page shows: the entries in the order of the table, and their summary."""
-
-    entries: tuple[Entry, ...]
-    summary: Summary
-    visits: tuple[tuple[Visits, ...], ...]
+DENSE = 11  # more columns than this are set smaller
+BUTTONS = 6  # more experiments than this are chosen from a list
+FROM_CLIENTS = ("residual", "staleness")  # plots of every seed whose rows of clients were kept
 
 
 def write_page(
-    runs: Iterable[Run], path: Path, title: str = "Comparison", baseline: str | None = None
+    runs: Iterable[Run],
+    path: Path,
+    title: str = "Comparison",
+    baseline: str | None = None,
+    order: Sequence[str] = (),
 ) -> Path:
-    """Write the report of these runs to `path`, one file that needs no network."""
-    write_atomically(path, render(runs, title, baseline).encode())
+    """Write the report of these runs to `path`, one file that needs no network.
+
+    order   experiments that come first; the others follow in the order of the runs
+    """
+    write_atomically(path, render(runs, title, baseline, order).encode())
     return path
 
 
-def render(runs: Iterable[Run], title: str, baseline: str | None = None) -> str:
+def render(
+    runs: Iterable[Run], title: str, baseline: str | None = None, order: Sequence[str] = ()
+) -> str:
     """The page as text."""
-    material = _collect(list(runs), baseline)
+    material = collect(list(runs), baseline, order)
     data = page_data(material)
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
@@ -70,48 +73,23 @@ def render(runs: Iterable[Run], title: str, baseline: str | None = None) -> str:
         scripts,
         policy=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
         title=escape(title),
-        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material) if fact != title),
+        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
         style=_asset("page.css"),
-        table=_headline(material.summary),
-        note=escape(note(material.summary)),
+        selector=_selector(data["experiments"]),
+        tables=_by_experiment(material, _headline),
         figures="".join(_figures(material, data)),
         data=_embed(data),
     )
 
 
-def page_data(material: Material) -> dict[str, Any]:
-    """All numbers of the plots; a list has one item per rule, None where it has no data."""
-    entries, visits = material.entries, material.visits
-    rasters = [raster(entry.shown[0]) for entry in entries]
-    unique: list[Any] = []
-    for one in rasters:  # all rules meet the same draws: most of these are equal
-        if one is not None and one not in unique:
-            unique.append(one)
-    return {
-        "rules": [
-            {"name": name, "seeds": len(entry.shown), **style}
-            for name, entry, style in zip(names_of(entries), entries, styles(entries), strict=True)
-        ],
-        "accuracy": [accuracy_curve(entry.shown) for entry in entries],
-        "residual": [residuals(one) for one in visits],
-        "staleness": [staleness_shares(one) for one in visits],
-        "variance": [variance_curve(entry.shown) for entry in entries],
-        "cost": [_cost(row) for row in material.summary.rows],
-        "coordinates": [coordinates(entry.shown[0]) for entry in entries],
-        "holds": _holdings(entries),
-        "events": [bound_events(entry.shown) for entry in entries],
-        "kinds": list(EVENTS),
-        "rasters": unique,
-        "raster": [None if one is None else unique.index(one) for one in rasters],
-    }
-
-
-def _collect(runs: list[Run], baseline: str | None) -> Material:
-    summary = summarise(runs, baseline)
-    by_name = {(entry.experiment, entry.label): entry for entry in gather(runs)}
-    entries = tuple(by_name[row.experiment, row.label] for row in summary.rows)
-    visits = tuple(tuple(read_visits(run) for run in entry.shown) for entry in entries)
-    return Material(entries, summary, visits)
+def _selector(experiments: Sequence[str]) -> str:
+    """What chooses the experiment, where there are several."""
+    if len(experiments) < 2:
+        return ""
+    if len(experiments) > BUTTONS:
+        return pick("experiment", "experiment")
+    words = {str(place): name for place, name in enumerate(experiments)}
+    return choice("experiment", words, list(words), meaning="Experiment")
 
 
 def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
@@ -120,7 +98,8 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
     axes = [axis for axis in AXES if any(axis in curve for curve in curves)]
     costs = [cost for cost in COSTS if any(cost in point for point in data["cost"] if point)]
     stale = dict.fromkeys(group for shares in data["staleness"] for group in shares or ())
-    dropped = _dropped(material)
+    dropped = _by_experiment(material, _dropped)
+    kept = _by_experiment(material, _kept)
     panels: dict[str, Sequence[str]] = {
         section.key: [""] if any(one is not None for one in data.get(section.key, ())) else []
         for section in SECTIONS
@@ -141,6 +120,8 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
         if drawn or below:
             controls = extras.get(section.key, "")
             bar = f'<div class="controls">{controls}</div>' if controls else ""
+            if below or section.key in FROM_CLIENTS:
+                below += kept
             yield figure(section, bar, drawn, below)
 
 
@@ -150,30 +131,55 @@ def _bands(entries: Sequence[Entry]) -> str:
     return choice("bands", BANDS, list(BANDS) if seeds > 1 else (), "on" if seeds > 2 else "off")
 
 
-def _headline(summary: Summary) -> str:
-    shown = columns(summary)
+def _by_experiment(material: Material, content: Callable[[Material, str], str]) -> str:
+    """Content of each experiment, of which the page shows one; once where all have the same."""
+    names = material.summary.experiments
+    found = [content(material, name) for name in names]
+    if len(set(found)) == 1:
+        return found[0]
+    return "".join(part(place, one) for place, one in enumerate(found) if one)
+
+
+def _heading(material: Material, experiment: str) -> str:
+    several = len(material.summary.experiments) > 1
+    return f'<h3 class="name">{escape(experiment or "unnamed")}</h3>' if several else ""
+
+
+def _headline(material: Material, experiment: str) -> str:
+    places = material.of(experiment)
+    summary = replace(material.summary, rows=tuple(material.summary.rows[at] for at in places))
+    runs = [run for entry in material.entries for run in entry.runs]
+    alone = ran_alone(runs)
+    shown = [one for one in columns(summary) if alone or one.heading != "time"]
     rows = [
-        (index, [(column.text(row), _sortable(column.value(row))) for column in shown])
-        for index, row in enumerate(summary.rows)
+        (at, [(column.text(row), _sortable(column.value(row))) for column in shown])
+        for at, row in zip(places, summary.rows, strict=True)
     ]
-    return table([(one.heading, one.meaning, one.words) for one in shown], rows, "headline")
+    name = "headline dense" if len(shown) > DENSE else "headline"
+    return (
+        _heading(material, experiment)
+        + table([(one.heading, one.meaning, one.words) for one in shown], rows, name)
+        + f'<p class="note">{escape(note(summary))}</p>'
+    )
 
 
-def _dropped(material: Material) -> str:
+def _dropped(material: Material, experiment: str) -> str:
     rows = []
-    names = names_of(material.entries)
-    for index, visits in enumerate(material.visits):
-        for reason, times, clients, first, last in dropped_table(visits)[:SHOWN_REASONS]:
+    for at in material.of(experiment):
+        label = material.entries[at].label
+        for reason, times, clients, first, last in dropped_table(material.visits[at])[
+            :SHOWN_REASONS
+        ]:
             some = ", ".join(clients[:SHOWN_CLIENTS])
             more = len(clients) - SHOWN_CLIENTS
             cells = [
-                (names[index], names[index]),
+                (label, label),
                 (reason, reason),
                 (str(times), str(times)),
                 (some + (f" and {more} more" if more > 0 else ""), str(len(clients))),
                 (str(first) if first == last else f"{first} to {last}", str(first)),
             ]
-            rows.append((index, cells))
+            rows.append((at, cells))
     if not rows:
         return ""
     headings = [
@@ -183,10 +189,21 @@ def _dropped(material: Material) -> str:
         ("clients", "", True),
         ("rounds", "first and last", False),
     ]
-    return table(headings, rows)
+    return _heading(material, experiment) + table(headings, rows)
 
 
-def _facts(material: Material) -> list[str]:
+def _kept(material: Material, experiment: str) -> str:
+    """A line where the records, packed small, hold the clients' rows of some seeds only."""
+    seeds = [[one.rows > 0 for one in material.visits[at]] for at in material.of(experiment)]
+    partly = [kept for kept in seeds if any(kept) and not all(kept)]
+    if not partly:
+        return ""
+    which = "the first seed" if all(kept[0] and sum(kept) == 1 for kept in partly) else "some seeds"
+    words = f"From {which} only: these records do not hold the clients' rows of the others."
+    return f'<p class="note">{words}</p>'
+
+
+def _facts(material: Material, title: str) -> list[str]:
     """What was run, in a few words; a fact on which the runs differ is left out."""
     manifests = [run.manifest for entry in material.entries for run in entry.runs]
 
@@ -195,50 +212,18 @@ def _facts(material: Material) -> list[str]:
         return found.pop() if len(found) == 1 and found != {"None"} else None
 
     population = {len(look(one, "clients", "sizes") or ()) for one in manifests}
+    experiments, rules = len(material.summary.experiments), len(material.rules)
     facts = [
         common("experiment", "title") or common("experiment", "name"),
         common("data", "name"),
         f"{population.pop()} clients" if len(population) == 1 and population != {0} else None,
         f"{rounds} rounds" if (rounds := common("experiment", "run", "rounds")) else None,
-        f"{len(material.entries)} rules",
+        f"{experiments} experiments" if experiments > 1 else None,
+        f"{rules} rules" if rules > 1 else "1 rule",
         f"fedsteer {version}" if (version := common("version")) else None,
     ]
-    return [fact for fact in facts if fact]
-
-
-def _cost(row: Row) -> dict[str, Any] | None:
-    """Final accuracy and what it took; None without an accuracy or any cost."""
-    sent = [one.mean for one in (row.bytes_up, row.bytes_down) if one is not None]
-    costs: dict[str, Any] = {}
-    if row.server_bytes is not None:
-        costs["memory"] = rounded(row.server_bytes.mean)
-    if sent:
-        costs["sent"] = rounded(sum(sent))
-    if row.accuracy is None or not costs:
-        return None
-    costs["mean"] = rounded(row.accuracy.mean)
-    costs["half"] = rounded(row.accuracy.half, 3)
-    return costs
-
-
-def _holdings(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """One picture for each different distribution of data (normally one per experiment).
-
-    Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones the
-    first whose clients differ in presence is kept, since that orders them.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for entry in sorted(entries, key=lambda entry: -_presences(entry)):
-        picture = holdings(entry.shown[0])
-        if picture is not None:
-            key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
-            found.setdefault(key, {"title": entry.experiment or entry.label, **picture})
-    return list(found.values())
-
-
-def _presences(entry: Entry) -> int:
-    """How many different probabilities of participation the clients have."""
-    return len(set(map(str, look(entry.shown[0].manifest, "clients", "probabilities") or ())))
+    # An experiment of a table is titled "<table>: <experiment>": the first half is said already.
+    return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
 
 
 def _sortable(value: float | str | None) -> str:

@@ -119,15 +119,24 @@ def figure(section: Section, controls: str, panels: Sequence[str], below: str = 
     )
 
 
-def choice(name: str, words: dict[str, str], available: Sequence[str], first: str = "") -> str:
+def part(experiment: int, content: str) -> str:
+    """What belongs to one experiment; the page's script hides that of the others."""
+    return f'<div data-experiment="{experiment}">{content}</div>'
+
+
+def choice(
+    name: str, words: dict[str, str], available: Sequence[str], first: str = "", meaning: str = ""
+) -> str:
     """Buttons of which one (`first`) is pressed; nothing where there is no choice."""
     if len(available) < 2:
         return ""
     buttons = "".join(
-        f'<button type="button" data-value="{key}" aria-pressed="false">{words[key]}</button>'
+        f'<button type="button" data-value="{key}" aria-pressed="false">'
+        f"{escape(words[key])}</button>"
         for key in available
     )
-    start = f'<div class="choice" role="group" data-choice="{name}" data-first="{first}">'
+    label = f' aria-label="{escape(meaning)}"' if meaning else ""
+    start = f'<div class="choice" role="group"{label} data-choice="{name}" data-first="{first}">'
     return f"{start}{buttons}</div>"
 
 
@@ -138,13 +147,13 @@ def pick(name: str, meaning: str) -> str:
 
 def table(
     headings: Sequence[tuple[str, str, bool]],
-    rows: Sequence[tuple[int | None, Sequence[tuple[str, str]]]],
+    rows: Sequence[tuple[int, Sequence[tuple[str, str]]]],
     name: str = "",
 ) -> str:
     """A table in its own scrolling box.
 
     headings   (text, meaning, whether the column holds words)
-    rows       (index of the rule or None, cells as (text, what to sort by))
+    rows       (index of the entry, cells as (text, what to sort by))
     """
     head = "".join(
         f'<th scope="col"{_words(words)} title="{escape(meaning)}">'
@@ -152,11 +161,10 @@ def table(
         for text, meaning, words in headings
     )
     body = ""
-    for rule, cells in rows:
-        tag = "" if rule is None else f' data-rule="{rule}"'
-        body += f"<tr{tag}>"
+    for entry, cells in rows:
+        body += f'<tr data-entry="{entry}">'
         for (text, value), (_, _, words) in zip(cells, headings, strict=True):
-            body += f'<td{_words(words)} data-value="{escape(value)}">{escape(text)}</td>'
+            body += f'<td{_words(words)} data-value="{escape(value)}">{_cell(text, words)}</td>'
         body += "</tr>\n"
     return (
         f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{head}</tr></thead>'
@@ -167,6 +175,14 @@ def table(
 def _unbroken(text: str) -> str:
     """A heading breaks between its words only."""
     return text.replace("-", "\N{NON-BREAKING HYPHEN}").replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _cell(text: str, words: bool) -> str:
+    """The interval of a number is set smaller."""
+    mean, sign, half = text.partition(" ± ")
+    if words or not sign:
+        return escape(text)
+    return f"{escape(mean)} <small>± {escape(half)}</small>"
 
 
 def _words(words: bool) -> str:

@@ -28,6 +28,7 @@ EVERYBODY = ""
 class Visits:
     """Sums over the rows of one run."""
 
+    rows: int = 0
     staleness: dict[str, Counter[int]] = field(default_factory=dict)  # data group -> bin -> count
     errors: dict[int, list[float]] = field(default_factory=dict)  # bin -> relative errors
     dropped: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
@@ -38,6 +39,7 @@ def read_visits(run: Run) -> Visits:
     visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
     for row in run.rows("clients"):
+        visits.rows += 1
         event = look(row, "event")
         if _kind(event) == "dropped":
             reason = str(look(row, "reason") or "no reason given")

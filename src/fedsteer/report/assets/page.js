@@ -3,9 +3,9 @@
 (() => {
   const data = plots.records;
   const view = {
-    on: data.rules.map(() => true), axis: "train", cost: "memory", bands: "on", theme: "light", colours: {},
+    experiment: 0, on: data.rules.map(() => true), axis: "train", cost: "memory", bands: "on", theme: "light", colours: {},
     touch: matchMedia("(pointer: coarse)").matches,
-    picks: { coordinates: null, watched: 0, holds: 0, raster: null },
+    picks: { coordinates: null, watched: 0, holds: null, raster: null },
   };
   const settings = { // the buttons are named because plotly's own set would offer to upload the plot
     responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
@@ -27,7 +27,7 @@
   // Only what can be seen is drawn; the rest waits until it is scrolled to.
   function refresh(names) {
     boxes.filter((box) => !names || names.includes(box.dataset.plot)).forEach((box) => stale.add(box));
-    [...visible].filter((box) => stale.has(box)).forEach(draw);
+    [...visible].filter((box) => stale.has(box) && box.offsetParent).forEach(draw);
   }
 
   const watcher = new IntersectionObserver((seen) => {
@@ -50,8 +50,9 @@
       "stroke-dasharray": dashes[data.rules[rule].dash] }));
     return swatch;
   }
-  all(".headline tr[data-rule] td:first-child").forEach((cell) =>
-    cell.prepend(mark(cell.parentElement.dataset.rule)));
+  const ruleIn = (row) => data.entries[row.dataset.entry].rule;
+  all(".headline tr[data-entry] td:first-child").forEach((cell) =>
+    cell.prepend(mark(ruleIn(cell.parentElement))));
   const buttons = data.rules.map((rule, index) => {
     const button = document.createElement("button"), name = document.createElement("span");
     button.type = "button";
@@ -66,7 +67,7 @@
   function choose(wanted) {
     view.on = view.on.map((_, rule) => wanted(rule));
     buttons.forEach((button, rule) => button.setAttribute("aria-pressed", view.on[rule]));
-    all("tr[data-rule]").forEach((row) => row.classList.toggle("off", !view.on[row.dataset.rule]));
+    all("tr[data-entry]").forEach((row) => row.classList.toggle("off", !view.on[ruleIn(row)]));
     fillPicks();
     refresh();
   }
@@ -76,19 +77,31 @@
   // -- choices ----------------------------------------------------------------------------------
   const affected = { axis: ["accuracy", "groups"], cost: ["cost"],
     bands: ["accuracy", "groups", "residual", "cost"] };
-  for (const group of all(".choice")) {
-    const options = [...group.children], name = group.dataset.choice;
-    const press = (value) => {
-      view[name] = value;
-      options.forEach((one) => one.setAttribute("aria-pressed", one.dataset.value === value));
-    };
-    press(group.dataset.first || options[0].dataset.value);
-    options.forEach((one) => one.addEventListener("click", () => {
-      press(one.dataset.value);
+  const offered = { // values that mean something in the chosen experiment
+    axis: () => ["train", "all", "sent"].filter((axis) =>
+      plots.here(view, data.accuracy).some((entry) => axis in data.accuracy[entry])),
+    cost: () => ["memory", "sent"].filter((cost) =>
+      plots.here(view, data.cost).some((entry) => cost in data.cost[entry])),
+    bands: () => ["on", "off"],
+    experiment: () => data.experiments.map((_, place) => place),
+  };
+  const optionsOf = (name) => all(`[data-choice="${name}"] button`);
+  function press(name, value) {
+    const open = offered[name]();
+    view[name] = open.includes(value) ? value : open[0] ?? value;
+    optionsOf(name).forEach((one) => {
+      one.setAttribute("aria-pressed", one.dataset.value === String(view[name]));
+      one.hidden = !open.map(String).includes(one.dataset.value);
+    });
+  }
+  for (const name of Object.keys(affected)) {
+    const first = document.querySelector(`[data-choice="${name}"]`)?.dataset.first;
+    press(name, first || view[name]);
+    optionsOf(name).forEach((one) => one.addEventListener("click", () => {
+      press(name, one.dataset.value);
       refresh(affected[name]);
     }));
   }
-  if (!data.cost.some((point) => point && "memory" in point)) view.cost = "sent";
 
   const select = (name) => document.querySelector(`[data-pick="${name}"]`);
   function fill(name, options) {
@@ -107,19 +120,21 @@
 
   function fillPicks() {
     for (const name of ["coordinates", "raster"]) {
-      const known = data.rules.map((_, rule) => rule)
-        .filter((rule) => view.on[rule] && data[name][rule] !== null);
-      if (!known.includes(view.picks[name])) {
-        const telling = known.find((rule) => name !== "raster" || plots.hasGaps(rule));
-        view.picks[name] = telling ?? known[0] ?? null;
+      const known = plots.shown(view, data[name]), before = view.picks[name];
+      if (!known.includes(before)) { // of another experiment, or switched off
+        const same = known.find((entry) => before !== null && plots.ruleOf(entry) === plots.ruleOf(before));
+        const telling = known.find((entry) => name !== "raster" || plots.hasGaps(entry));
+        view.picks[name] = same ?? telling ?? known[0] ?? null;
       }
-      fill(name, known.map((rule) => [rule, data.rules[rule].name]));
+      fill(name, known.map((entry) => [entry, plots.ruleOf(entry).name]));
     }
-    const rule = view.picks.coordinates;
-    const watched = rule === null ? [] : data.coordinates[rule].watched;
+    const entry = view.picks.coordinates;
+    const watched = entry === null ? [] : data.coordinates[entry].watched;
     if (view.picks.watched >= watched.length) view.picks.watched = 0;
     fill("watched", watched.map((one, index) => [index, one.client]));
-    fill("holds", data.holds.map((one, index) => [index, one.title]));
+    const held = plots.held(view);
+    if (!held.includes(view.picks.holds)) view.picks.holds = held[0] ?? null;
+    fill("holds", held.map((index) => [index, data.holds[index].title]));
     legend();
   }
 
@@ -131,6 +146,38 @@
       refresh([target]);
     });
   }
+
+  // -- experiments ------------------------------------------------------------------------------
+  // Rules stay on or off from one experiment to the next; what an experiment lacks is hidden.
+  function enter(experiment) {
+    press("experiment", experiment);
+    ["axis", "cost"].forEach((name) => press(name, view[name]));
+    all("[data-experiment]").forEach((part) => {
+      part.hidden = Number(part.dataset.experiment) !== experiment;
+    });
+    const present = new Set(data.entries.filter((one) => one.experiment === experiment)
+      .map((one) => one.rule));
+    buttons.forEach((button, rule) => { button.hidden = !present.has(rule); });
+    boxes.forEach((box) => {
+      box.parentElement.hidden = !plots.has(view, box.dataset.plot, box.dataset.panel);
+    });
+    all(".panels").forEach((panels) => {
+      const count = panels.querySelectorAll(".panel:not([hidden])").length;
+      panels.className = count > 1 ? `panels of-${Math.min(count, 3)}` : "panels";
+      panels.hidden = count === 0;
+    });
+    all("figure").forEach((card) => {
+      card.hidden = !card.querySelector(".panel:not([hidden])")
+        && ![...card.querySelectorAll("table")].some((table) => !table.closest("[hidden]"));
+    });
+    fillPicks();
+    refresh();
+  }
+  optionsOf("experiment").forEach((one) =>
+    one.addEventListener("click", () => enter(Number(one.dataset.value))));
+  view.picks.experiment = 0;
+  fill("experiment", data.experiments.map((name, place) => [place, name]));
+  select("experiment")?.addEventListener("change", (event) => enter(Number(event.target.value)));
 
   function legend() {
     const box = document.querySelector('[data-legend="raster"]');
@@ -179,6 +226,7 @@
   }
 
   choose(() => true);
+  enter(0);
   paint(dark.matches ? "dark" : "light");
   boxes.forEach((box) => watcher.observe(box));
 })();

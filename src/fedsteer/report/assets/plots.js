@@ -18,7 +18,8 @@ const plots = (() => {
   };
 
   const plain = (text) => String(text).replace(/[&<>%{}]/g, (char) => `&#${char.charCodeAt(0)};`);
-  const colour = (view, rule) => palettes[view.theme][data.rules[rule].colour];
+  const ruleOf = (entry) => data.rules[data.entries[entry].rule];
+  const colour = (view, entry) => palettes[view.theme][ruleOf(entry).colour];
   const faint = (hex, alpha) => {
     const parts = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
     return `rgba(${parts.join(",")},${alpha})`;
@@ -31,8 +32,21 @@ const plots = (() => {
     }
     return `${Number(value.toPrecision(3))} TB`;
   };
-  const shown = (view, list) => data.rules.map((_, rule) => rule)
-    .filter((rule) => view.on[rule] && list[rule] !== null);
+  // Entries (a rule in an experiment) that have something in `list`: of the chosen experiment, and
+  // of those the ones whose rule is switched on.
+  const here = (view, list) => data.entries.map((_, entry) => entry)
+    .filter((entry) => data.entries[entry].experiment === view.experiment && list[entry] != null);
+  const shown = (view, list) => here(view, list).filter((entry) => view.on[data.entries[entry].rule]);
+  const held = (view) => data.holds.map((_, picture) => picture)
+    .filter((picture) => data.holds[picture].experiments.includes(view.experiment));
+
+  // Whether the chosen experiment has anything to show there.
+  function has(view, name, panel) {
+    if (name === "holds") return held(view).length > 0;
+    const list = name === "groups" ? data.accuracy.map((curve) => curve?.groups[panel])
+      : name === "staleness" ? data.staleness.map((shares) => shares?.[panel]) : data[name];
+    return here(view, list).length > 0;
+  }
 
   function layout(view, x, y, more = {}) {
     const axis = (own) => ({
@@ -71,24 +85,24 @@ const plots = (() => {
     return { type: "log", tickvals: ticks, ticktext: ticks.map(words) };
   }
 
-  function line(view, rule, x, y, hover, customdata, mode = "lines") {
-    const style = data.rules[rule];
+  function line(view, entry, x, y, hover, customdata, mode = "lines") {
+    const style = ruleOf(entry);
     return {
       type: "scatter", mode, x, y, customdata, name: plain(style.name),
-      line: { color: colour(view, rule), dash: style.dash, width: 2 },
-      marker: { color: colour(view, rule), symbol: style.marker, size: 6 },
+      line: { color: colour(view, entry), dash: style.dash, width: 2 },
+      marker: { color: colour(view, entry), symbol: style.marker, size: 6 },
       hovertemplate: `<b>${plain(style.name)}</b><br>${hover}<extra></extra>`,
     };
   }
 
   // Bands end where the quantity does: an accuracy at 0 and 1, a logarithmic axis above 0.
-  function band(view, rule, x, mean, half, lowest = () => 0, highest = Infinity) {
+  function band(view, entry, x, mean, half, lowest = () => 0, highest = Infinity) {
     const known = x.map((_, at) => at).filter((at) => mean[at] !== null && half[at] !== null);
     if (view.bands === "off" || known.length < 2) return [];
     const back = [...known].reverse();
     return [{
       type: "scatter", mode: "none", fill: "toself", hoverinfo: "skip",
-      fillcolor: faint(colour(view, rule), view.theme === "dark" ? 0.16 : 0.11),
+      fillcolor: faint(colour(view, entry), view.theme === "dark" ? 0.16 : 0.11),
       x: [...known, ...back].map((at) => x[at]),
       y: [...known.map((at) => Math.min(mean[at] + half[at], highest)),
         ...back.map((at) => Math.max(mean[at] - half[at], lowest(mean[at])))],
@@ -103,14 +117,14 @@ const plots = (() => {
 
   function curves(view, part) {
     const { title, hover, ...ticks } = axes[view.axis];
-    const rules = shown(view, data.accuracy)
-      .filter((rule) => data.accuracy[rule][view.axis] && part(data.accuracy[rule]));
+    const entries = shown(view, data.accuracy)
+      .filter((entry) => data.accuracy[entry][view.axis] && part(data.accuracy[entry]));
     const bands = [], lines = [];
-    for (const rule of rules) {
-      const curve = data.accuracy[rule], { mean, half } = part(curve), x = curve[view.axis];
+    for (const entry of entries) {
+      const curve = data.accuracy[entry], { mean, half } = part(curve), x = curve[view.axis];
       const notes = half.map((width) => (width === null ? "" : ` ± ${percent(width)}`));
-      bands.push(...band(view, rule, x, mean, half, () => 0, 1));
-      lines.push(line(view, rule, x, mean, `${hover}<br>%{y:.1%}%{customdata}`, notes,
+      bands.push(...band(view, entry, x, mean, half, () => 0, 1));
+      lines.push(line(view, entry, x, mean, `${hover}<br>%{y:.1%}%{customdata}`, notes,
         x.length > 1 ? "lines" : "markers"));
     }
     return [[...bands, ...lines], { title, rangemode: "tozero", ...ticks }];
@@ -125,7 +139,7 @@ const plots = (() => {
     const [traces, x] = curves(view, (curve) => curve.groups[panel]);
     // One scale for all panels, so that they can be compared.
     const all = shown(view, data.accuracy)
-      .flatMap((rule) => Object.values(data.accuracy[rule].groups).flatMap((one) => one.mean));
+      .flatMap((entry) => Object.values(data.accuracy[entry].groups).flatMap((one) => one.mean));
     const top = Math.min(1, 1.08 * Math.max(0.1, ...all.filter((value) => value !== null)));
     const y = { title: "accuracy on these labels", tickformat: ".0%", range: [0, top] };
     return { data: traces, layout: layout(view, x, y) };
@@ -139,55 +153,55 @@ const plots = (() => {
 
   function residual(view) {
     const traces = [];
-    for (const rule of shown(view, data.residual)) {
-      const { x, mean, half, bin, count } = data.residual[rule];
+    for (const entry of shown(view, data.residual)) {
+      const { x, mean, half, bin, count } = data.residual[entry];
       const notes = bin.map((words, at) => [words, half[at] === null ? "" : ` ± ${half[at]}`, count[at]]);
       const hover = "away %{customdata[0]} rounds<br>relative error %{y:.3g}%{customdata[1]}"
         + "<br>%{customdata[2]} updates";
-      traces.push(...band(view, rule, x, mean, half, (value) => value / 4));
-      traces.push(line(view, rule, x, mean, hover, notes, "lines+markers"));
+      traces.push(...band(view, entry, x, mean, half, (value) => value / 4));
+      traces.push(line(view, entry, x, mean, hover, notes, "lines+markers"));
     }
     const one = { type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1,
       line: { color: view.colours.muted, dash: "dash", width: 1 } };
-    const drawn = shown(view, data.residual).map((rule) => data.residual[rule]);
+    const drawn = shown(view, data.residual).map((entry) => data.residual[entry]);
     const y = { title: "relative error", ...logarithmic(drawn.flatMap((one) => one.mean)) };
     const longest = Math.max(...drawn.flatMap((one) => one.x));
     return { data: traces, layout: layout(view, away(longest), y, { shapes: [one] }) };
   }
 
   function staleness(view, panel) {
-    const traces = shown(view, data.staleness).filter((rule) => data.staleness[rule][panel])
-      .map((rule) => {
-        const { x, y, bin } = data.staleness[rule][panel];
-        return line(view, rule, x, y, "away %{customdata} rounds<br>%{y:.1%} of updates", bin,
+    const traces = shown(view, data.staleness).filter((entry) => data.staleness[entry][panel])
+      .map((entry) => {
+        const { x, y, bin } = data.staleness[entry][panel];
+        return line(view, entry, x, y, "away %{customdata} rounds<br>%{y:.1%} of updates", bin,
           "lines+markers");
       });
     const y = { title: "share of updates", tickformat: ".0%", rangemode: "tozero" };
     const longest = Math.max(...shown(view, data.staleness)
-      .flatMap((rule) => Object.values(data.staleness[rule]).flatMap((one) => one.x)));
+      .flatMap((entry) => Object.values(data.staleness[entry]).flatMap((one) => one.x)));
     return { data: traces, layout: layout(view, away(longest), y) };
   }
 
   function variance(view) {
-    const traces = shown(view, data.variance).map((rule) => line(view, rule,
-      data.variance[rule].x, data.variance[rule].y, "training round %{x}<br>variance %{y:.3g}"));
+    const traces = shown(view, data.variance).map((entry) => line(view, entry,
+      data.variance[entry].x, data.variance[entry].y, "training round %{x}<br>variance %{y:.3g}"));
     const y = { title: "variance", ...logarithmic(traces.flatMap((trace) => trace.y)) };
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
   }
 
   function cost(view) {
-    const traces = shown(view, data.cost).filter((rule) => view.cost in data.cost[rule])
-      .map((rule) => {
-        const point = data.cost[rule], style = data.rules[rule], x = point[view.cost];
+    const traces = shown(view, data.cost).filter((entry) => view.cost in data.cost[entry])
+      .map((entry) => {
+        const point = data.cost[entry], style = ruleOf(entry), x = point[view.cost];
         const width = point.half === null ? "" : ` ± ${percent(point.half)}`;
         return {
           type: "scatter", mode: "markers", x: [x], y: [point.mean], name: plain(style.name),
-          marker: { color: colour(view, rule), symbol: style.marker, size: 12 },
+          marker: { color: colour(view, entry), symbol: style.marker, size: 12 },
           error_y: { type: "data", symmetric: false, 
             visible: view.bands === "on" && point.half !== null,
             array: [Math.min(point.half ?? 0, 1 - point.mean)],
             arrayminus: [Math.min(point.half ?? 0, point.mean)],
-            color: faint(colour(view, rule), 0.6), thickness: 1.5, width: 4 },
+            color: faint(colour(view, entry), 0.6), thickness: 1.5, width: 4 },
           hovertemplate: `<b>${plain(style.name)}</b><br>%{y:.1%}${width}<br>${bytes(x)}<extra></extra>`,
         };
       });
@@ -206,15 +220,15 @@ const plots = (() => {
   });
 
   function coordinates(view) {
-    const rule = view.picks.coordinates, picture = rule === null ? null
-      : data.coordinates[rule].watched[view.picks.watched];
+    const entry = view.picks.coordinates, picture = entry === null ? null
+      : data.coordinates[entry].watched[view.picks.watched];
     const x = { title: "round", showgrid: false }, y = { title: "basis vector", showgrid: false,
       autorange: "reversed" };
     if (!picture) return { data: [], layout: layout(view, x, y) };
     const largest = picture.scale * Math.max(...picture.rows.flat().map(Math.abs));
     return {
       data: [{
-        type: "heatmap", x: data.coordinates[rule].rounds,
+        type: "heatmap", x: data.coordinates[entry].rounds,
         y: picture.rows.map((_, row) => row + 1), zmin: -largest, zmax: largest,
         z: picture.rows.map((row) => row.map((step) => (step === null ? null : step * picture.scale))),
         colorscale: [[0, palettes[view.theme][2]], [0.5, view.colours.card],
@@ -245,9 +259,9 @@ const plots = (() => {
     ? `${picture.clients.length} of ${picture.of} clients` : "client");
 
   function raster(view) {
-    const rule = view.picks.raster;
-    if (rule === null) return { data: [], layout: layout(view, { title: "round" }, { title: "" }) };
-    const picture = data.rasters[data.raster[rule]], names = picture.clients.map(plain);
+    const entry = view.picks.raster;
+    if (entry === null) return { data: [], layout: layout(view, { title: "round" }, { title: "" }) };
+    const picture = data.rasters[data.raster[entry]], names = picture.clients.map(plain);
     const z = picture.image.map((row) => Array.from(row, Number));
     const steps = eventColours[view.theme];
     return {
@@ -262,26 +276,26 @@ const plots = (() => {
     };
   }
 
-  const hasGaps = (rule) => data.rasters[data.raster[rule]].image.some((row) => row.includes("0"));
+  const hasGaps = (entry) => data.rasters[data.raster[entry]].image.some((row) => row.includes("0"));
 
   function rasterLegend(view) {
-    const rule = view.picks.raster;
-    if (rule === null) return [];
-    const present = new Set(data.rasters[data.raster[rule]].image.flatMap((row) => [...new Set(row)]));
+    const entry = view.picks.raster;
+    if (entry === null) return [];
+    const present = new Set(data.rasters[data.raster[entry]].image.flatMap((row) => [...new Set(row)]));
     return [...present].map(Number).sort().filter((code) => code > 0)
       .map((code) => [eventColours[view.theme][code], eventWords[data.kinds[code]]]);
   }
 
   function events(view) {
-    const traces = shown(view, data.events).map((rule) => ({
-      ...line(view, rule, data.events[rule].x, data.events[rule].y,
-        `round %{x}: shortened to %{y:.1%}<br>acted in ${data.events[rule].acted} of `
-        + `${data.events[rule].rounds} rounds, all seeds`, undefined, "markers"),
+    const traces = shown(view, data.events).map((entry) => ({
+      ...line(view, entry, data.events[entry].x, data.events[entry].y,
+        `round %{x}: shortened to %{y:.1%}<br>acted in ${data.events[entry].acted} of `
+        + `${data.events[entry].rounds} rounds, all seeds`, undefined, "markers"),
     }));
     const y = { title: "length kept", tickformat: ".0%", range: [0, 1.04] };
     return { data: traces, layout: layout(view, { title: "round", rangemode: "tozero" }, y) };
   }
 
   return { accuracy, groups, residual, staleness, variance, cost, coordinates, holds, raster,
-    events, rasterLegend, hasGaps, records: data, palettes };
+    events, rasterLegend, hasGaps, has, here, shown, held, ruleOf, records: data, palettes };
 })();
