@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 AUTO = 0
-"""Threads: fedsteer chooses them itself, as in every run."""
+"""Threads: fedsteer chooses them itself."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={pr
 SIDES = {
     side.name: side
     for side in (
-        Side("fedsteer", "fedsteer", ("torch",), choose=False),
+        Side("fedsteer", "fedsteer", ("torch",)),
         Side(
             "fedsteer-gpu",
             "fedsteer, GPU",

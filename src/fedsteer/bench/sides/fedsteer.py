@@ -1,4 +1,4 @@
-"""fedsteer: the simulator's own loop, engine and threads as `fedsteer run` chooses them.
+"""fedsteer: the simulator's own loop and engine; threads as `--set run.threads=` would set them.
 
 Every round goes through `Simulation.round`: participation, plan, local training, FedAvg's checked
 step, the server optimiser and the rows of the records (which are made, but not written to disk, as
@@ -38,7 +38,7 @@ NEVER = 1_000_000_000
 
 def run(work: Work, how: How, channel: Channel) -> None:
     """Rounds of the simulator."""
-    simulation = make_simulation(work, how.device)
+    simulation = make_simulation(work, how.device, how.threads)
     world = simulation.world
     gate = Gate(
         channel,
@@ -72,7 +72,7 @@ class Timetable:
         return np.array(self.work.cohort(round - 1), np.int64)
 
 
-def make_simulation(work: Work, device: str = "cpu") -> Simulation:
+def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simulation:
     """A simulation of this work, with FedAvg as the mean over participants."""
     workload = work.workload
     training = LocalTraining(
@@ -87,7 +87,7 @@ def make_simulation(work: Work, device: str = "cpu") -> Simulation:
     )
     network = make_network(workload.model, workload.shape, workload.classes, {})
     network.module.to(device)
-    threads = choose_threads(network, os.cpu_count() or 1)
+    threads = threads or choose_threads(network, os.cpu_count() or 1)
     torch.set_num_threads(threads)
     images = torch.as_tensor(work.images(), device=device)
     labels = torch.as_tensor(work.labels, device=device)
