@@ -116,8 +116,8 @@ def test_ctrl_c_stops_a_comparison_in_processes(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert out == b""
-    assert err == b"fedsteer: stopped; the same command with --resume --out here goes on\n"
-    done = fedsteer(*command, "--resume", folder=tmp_path)
+    assert err == b"fedsteer: stopped; the same command goes on\n"
+    done = fedsteer(*command, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     whole = tmp_path / "whole"
     assert main(["run", *command[1:2], "--rule", "fedsteer", "--out", str(whole), *LONG]) == 0
