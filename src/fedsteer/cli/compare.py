@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +48,18 @@ def add(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.cli.display import describe, progress_bar
+    from fedsteer.cli.display import run_cells
     from fedsteer.report import summarise, to_text, write_page
-    from fedsteer.simulate.compare import Cell, compare_cells, plan_cells, with_seeds
+    from fedsteer.simulate.compare import plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
-    from fedsteer.simulate.runner import Interrupted, Progress
 
     experiment = with_seeds(read_experiment(options), options.seeds)
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))
     cells = plan_cells(experiment, [name.strip() for name in names], out)
-    done: dict[Path, float] = {}
-    with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
-
-        def report(cell: Cell, progress: Progress | None) -> None:
-            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
-            words = "done" if progress is None else describe(progress)
-            update(sum(done.values()), f"{cell.entry.label}, seed {cell.seed}: {words}")
-
-        try:
-            runs = compare_cells(
-                cells, jobs=options.jobs, resume=True, report=report, engine=options.engine
-            )
-        except Interrupted:
-            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
-            return 130
+    runs = run_cells(cells, options, lambda cell: f"{cell.entry.label}, seed {cell.seed}")
+    if runs is None:
+        return 130
     baseline = find_entry(experiment, experiment.run.baseline).label
     compared = {cell.entry.label for cell in cells}
     rows = summarise(runs, baseline=baseline if baseline in compared else None)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from fedsteer.simulate.runner import Progress
+from fedsteer.records import Run
+from fedsteer.simulate.compare import Cell, compare_cells
+from fedsteer.simulate.runner import Interrupted, Progress
 
 Update = Callable[[float, str], None]
 """Called with the work done so far and a few words about it."""
@@ -49,3 +53,24 @@ def _rich_bar() -> Any:
         console=Console(stderr=True),
         transient=True,
     )
+
+
+def run_cells(
+    cells: Sequence[Cell], options: argparse.Namespace, name: Callable[[Cell], str]
+) -> list[Run] | None:
+    """All cells under a progress bar; None after a clean stop, which has been told."""
+    done: dict[Path, float] = {}
+    with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
+
+        def report(cell: Cell, progress: Progress | None) -> None:
+            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
+            words = "done" if progress is None else describe(progress)
+            update(sum(done.values()), f"{name(cell)}: {words}")
+
+        try:
+            return compare_cells(
+                cells, jobs=options.jobs, resume=True, report=report, engine=options.engine
+            )
+        except Interrupted:
+            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
+            return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +47,13 @@ def add(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.cli.display import describe, progress_bar
+    from fedsteer.cli.display import run_cells
     from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs, read_sheet
     from fedsteer.records.archive import SHEET
     from fedsteer.records.files import write_json
     from fedsteer.report import write_files, write_page
-    from fedsteer.simulate.compare import Cell, compare_cells
     from fedsteer.simulate.experiment import parse_settings
-    from fedsteer.simulate.runner import Interrupted, Progress
     from fedsteer.simulate.sheet import load_sheet, shipped_sheets
 
     if options.name == "list":
@@ -82,22 +79,9 @@ def execute(options: argparse.Namespace) -> int:
     record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
     write_json(out / SHEET, record)
     cells = sheet.cells(out)
-    done: dict[Path, float] = {}
-    with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
-
-        def report(cell: Cell, progress: Progress | None) -> None:
-            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
-            words = "done" if progress is None else describe(progress)
-            where = f"{cell.experiment.name}, {cell.entry.label}, seed {cell.seed}"
-            update(sum(done.values()), f"{where}: {words}")
-
-        try:
-            runs = compare_cells(
-                cells, jobs=options.jobs, resume=True, report=report, engine=options.engine
-            )
-        except Interrupted:
-            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
-            return 130
+    runs = run_cells(cells, options, _name)
+    if runs is None:
+        return 130
     everything = find_runs(out)  # columns that another call ran stand in the same table
     written = write_files(everything, record, out)
     order = list(record.get("paper") or ())
@@ -105,6 +89,10 @@ def execute(options: argparse.Namespace) -> int:
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)
+
+
+def _name(cell: Any) -> str:
+    return f"{cell.experiment.name}, {cell.entry.label}, seed {cell.seed}"
 
 
 def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
