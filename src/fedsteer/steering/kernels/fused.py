@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -143,7 +144,14 @@ def one_pass(
     return Pass(delta, inner[:width, :count].copy(), norms[:count].copy(), gram, squared)
 
 
-def sweep(
+def sweep(cut: Plan, *given: Any) -> tuple[Tensor, Floats]:
+    """Delta, and (tiles, sums) all running sums added up; `given` as in `launch`."""
+    delta, partial = launch(cut, *given)
+    host: Floats = partial.sum(dim=2, dtype=torch.float64).cpu().numpy()
+    return delta, host
+
+
+def launch(
     cut: Plan,
     updates: Tensor,
     weights: Floats,
@@ -152,8 +160,8 @@ def sweep(
     rows: Integers | None,
     base: Tensor | None,
     base_scale: float,
-) -> tuple[Tensor, Floats]:
-    """Delta, and (tiles, sums) all running sums added up."""
+) -> tuple[Tensor, Tensor]:
+    """Delta, and (tiles, sums, programs) running sums, both still being computed."""
     (count, dim), device = updates.shape, updates.device
     known = updates if basis is None else basis
     programs = cut.programs(_processors(device))
@@ -174,8 +182,7 @@ def sweep(
             POSITIONS=cut.positions, STAGES=STAGES, GROUP=GROUP, WARP=WARP,
             num_warps=1, num_stages=STAGES, maxnreg=cut.registers,
         )  # fmt: skip
-    host: Floats = partial.sum(dim=2, dtype=torch.float64).cpu().numpy()
-    return delta, host
+    return delta, partial
 
 
 def _groups(count: int) -> int:
