@@ -101,7 +101,7 @@ class Casting:
     @property
     def gram_of(self) -> Integers:
         """Positions whose mutual products the pass must take to keep the Gram matrix exact."""
-        return np.unique([i for _, i in self.refreshed] + self.candidates).astype(np.int64)
+        return np.array(sorted({*(i for _, i in self.refreshed), *self.candidates}), np.int64)
 
 
 def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:

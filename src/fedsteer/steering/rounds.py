@@ -118,14 +118,16 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         for position in np.flatnonzero(bad):
             faults.setdefault(int(position), reason)
 
-    repeated = Counter(clients)
-    fault([repeated[client] > 1 for client in clients], "appears more than once")
+    if len(set(clients)) < count:
+        repeated = Counter(clients)
+        fault([repeated[client] > 1 for client in clients], "appears more than once")
     for name, value in vectors.items():
         if value is None:
             continue
-        with np.errstate(invalid="ignore"):
-            good = np.isfinite(value) & (value > 0)
-            good &= (value <= 1) if name == "probabilities" else True
+        # Neither comparison holds for nan, and comparing raises no warning.
+        good = (value > 0) & ((value <= 1) if name == "probabilities" else (value < np.inf))
+        if good.all():
+            continue
         wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
         fault(~good, f"{name} must be {wanted}")
     return replace(round, clients=clients, updates=updates, **vectors), faults

@@ -64,7 +64,7 @@ class Subspace(Component):
     @property
     def present(self) -> Floats:
         """1 where there is a column, 0 where its client was never seen or sent zeros."""
-        return (np.diag(self.gram) > 0).astype(float)
+        return (self.gram.diagonal() > 0).astype(float)
 
     @property
     def solve_scale(self) -> Floats:
@@ -78,11 +78,13 @@ class Subspace(Component):
 
     def scaled_gram(self, scale: Floats) -> Floats:
         """K for columns of that scale."""
-        return self.gram * np.outer(scale, scale)
+        return self.gram * (scale[:, None] * scale)
 
     def read(self, slots: Integers) -> Floats:
         """(m, k) z_i in today's basis."""
         stored = self.coordinates[slots].copy()
+        if not len(self.maps):
+            return stored
         behind = self.versions[slots]
         for version in range(int(behind.min()) if len(behind) else 0, len(self.maps)):
             due = behind <= version
@@ -119,7 +121,7 @@ class Subspace(Component):
     def estimate_products(self, stored: Floats, products: Floats) -> tuple[Floats, Floats]:
         """(m,) g_i . estimate_i and |estimate_i|^2 for stored coordinates, in k dimensions."""
         scaled = stored * self.estimate_scale  # the estimates as combinations of raw columns
-        return np.sum(scaled.T * products, axis=0), np.sum(scaled @ self.gram * scaled, axis=1)
+        return (scaled.T * products).sum(axis=0), (scaled @ self.gram * scaled).sum(axis=1)
 
     def own_coordinates(
         self,
@@ -165,6 +167,8 @@ class Subspace(Component):
         installed   (column, position, client): another client takes the column over
         gram_of     the positions whose mutual products `result.gram` holds
         """
+        if not refreshed and not installed:
+            return
         size = len(self.owners)
         across = (
             result.products[:, gram_of] if result.products.size else np.zeros((size, len(gram_of)))
@@ -185,8 +189,7 @@ class Subspace(Component):
             self.owners[column] = client
         self.gram = union[np.ix_(index, index)]
         changed = dict(refreshed) | {column: position for column, position, _ in installed}
-        if changed:
-            self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
+        self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
@@ -206,10 +209,10 @@ class Subspace(Component):
             self.owners[column] = None
 
     def _scale(self, gram: Floats) -> Floats:
-        squares = np.diag(gram)
+        squares = gram.diagonal()
         if self.basis == "mean":
             return (squares > 0) / len(squares)
-        return np.where(squares > 0, 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), 0.0)
+        return np.divide(1.0, np.sqrt(squares), out=np.zeros(len(squares)), where=squares > 0)
 
     def _map(self, union: Floats, before: Integers, after: Integers) -> None:
         """Push M = (R'^T R')^+ R'^T R for the change of columns `before` -> `after`."""
