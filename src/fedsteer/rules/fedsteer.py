@@ -129,7 +129,7 @@ class FedSteer(Rule):
                 result.squared_norms - 2 * new_products + new_squares, 0.0
             ),
             weights=weights,
-            condition=condition(space.scaled_gram(space.solve_scale)[present][:, present]),
+            condition=condition(space.scaled_gram(space.solve_scale)[np.ix_(present, present)]),
             columns=int(present.sum()),
             core_set=tuple(owner for owner in space.owners if owner is not None),
             scratch=Scratch(result, casting, old, new),

@@ -63,6 +63,8 @@ class Clients(Component):
         if not self.closed or round.sizes is not None:
             return {}
         known = self._sizes_of(self.roster.find(round.clients)) > 0
+        if known.all():
+            return {}
         reason = "is unknown: pass sizes with the round to let it join"
         return {int(i): reason for i in np.flatnonzero(~known)}
 

@@ -25,7 +25,7 @@ def ridge_solve(gram: Floats, ridge: float, right: Floats, solver: str = "choles
         lower = np.linalg.cholesky(system)
     except np.linalg.LinAlgError:
         return pseudo_inverse(system) @ right
-    pivots = np.diag(lower) ** 2
+    pivots = lower.diagonal() ** 2
     if pivots.min() <= CUT_OFF * pivots.max() * len(gram):
         return pseudo_inverse(system) @ right
     return np.linalg.solve(lower.T, np.linalg.solve(lower, right))

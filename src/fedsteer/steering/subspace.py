@@ -170,10 +170,11 @@ class Subspace(Component):
         if not refreshed and not installed:
             return
         size = len(self.owners)
-        across = (
-            result.products[:, gram_of] if result.products.size else np.zeros((size, len(gram_of)))
-        )
-        union = np.block([[self.gram, across], [across.T, result.gram]])
+        union = np.zeros((size + len(gram_of), size + len(gram_of)))
+        union[:size, :size], union[size:, size:] = self.gram, result.gram
+        if result.products.size:
+            union[:size, size:] = result.products[:, gram_of]
+            union[size:, :size] = union[:size, size:].T
         place = {int(position): size + i for i, position in enumerate(gram_of)}
         index = np.arange(size)
         for column, position in refreshed:
