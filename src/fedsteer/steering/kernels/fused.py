@@ -61,17 +61,14 @@ class Plan:
         """The limit to compile for; hardware hands them out by eights."""
         return min(-(-(self.sums + self.values + BESIDE) // 8) * 8, 255)
 
-    def unpack(self, sums: Floats) -> tuple[Floats, Floats, Floats]:
-        """(width, count) products, (count,) squared norms, (count, count) Gram matrix, padded.
-
-        Without the Gram matrix only its diagonal is there.
-        """
-        products, own = np.split(sums[:-1], [self.width * self.count])
-        gram = np.diag(own[: self.count])
-        if self.gram:
-            below = np.tril_indices(self.count, -1)
-            gram[below] = gram.T[below] = own[self.count :]
-        return products.reshape(self.width, self.count), own[: self.count], gram
+    @cached_property
+    def places(self) -> Integers:
+        """(count, count) where the sum for g_i . g_l stands; off the diagonal only with `gram`."""
+        i, l = np.indices((self.count, self.count))  # noqa: E741
+        high, low = np.maximum(i, l), np.minimum(i, l)
+        pairs = self.count + high * (high - 1) // 2 + low
+        places: Integers = self.width * self.count + np.where(i == l, i, pairs)
+        return places
 
     def programs(self, processors: int) -> int:
         """As many as are at work at once."""
@@ -114,9 +111,10 @@ def one_pass(
     steer = np.zeros(0) if coefficients is None else coefficients
     delta, partial = launch(cut, updates, weights, basis, steer, rows, base, base_scale)
     sums: Floats = partial.sum(dim=1, dtype=torch.float64).cpu().numpy()
-    products, norms, gram = cut.unpack(sums)
-    gram = gram[np.ix_(chosen, chosen)]
-    return Pass(delta, products[:width, :count].copy(), norms[:count].copy(), gram, float(sums[-1]))
+    inner = cut.width * cut.count
+    products = sums[:inner].reshape(cut.width, cut.count)[:width, :count].copy()
+    gram = sums[cut.places[chosen[:, None], chosen]]
+    return Pass(delta, products, sums[inner : inner + count].copy(), gram, float(sums[-1]))
 
 
 def launch(
@@ -133,8 +131,8 @@ def launch(
     (count, dim), device = updates.shape, updates.device
     known = updates if basis is None else basis
     programs = cut.programs(_processors(device))
-    delta = torch.empty(dim, dtype=torch.float32, device=device)
-    partial = torch.empty((cut.sums, programs), dtype=torch.float32, device=device)
+    delta = updates.new_empty(dim, dtype=torch.float32)
+    partial = updates.new_empty((cut.sums, programs), dtype=torch.float32)
     missing = cut.width - len(coefficients)
     picked = updates  # not looked at
     if rows is not None:
