@@ -140,9 +140,10 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
         (7, 4, 33, {"gram_of": np.array([2]), "base": True}),
         (12, 0, 5_000, {"base": True}),  # no basis
         (5, 6, 5_000, {"rows": np.array([5, 0, 2])}),
-        (20, 10, 5_000, {"gram_of": np.arange(20)}),  # two tiles, and a sweep for the Gram matrix
+        (10, 20, 5_000, {}),  # too many sums for a thread: from here on torch does it
+        (20, 10, 5_000, {"gram_of": np.arange(20)}),
         (20, 40, 5_000, {"base": True, "rows": np.arange(39, 2, -1)}),
-        (200, 3, 5_000, {}),  # too many: torch does it
+        (200, 3, 5_000, {}),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -92,7 +92,7 @@ class Active:
 
 def plain_id(client: Any) -> ClientId:
     """An id as int or str; NumPy integers become int, anything else is refused."""
-    if isinstance(client, str):
+    if type(client) is int or isinstance(client, str):
         return client
     if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
         return int(client)

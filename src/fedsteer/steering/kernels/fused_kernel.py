@@ -17,28 +17,27 @@ ADDRESSES = ["updates", "basis", "base", "picked", "delta", "partial"]
 def sweep(
     updates, basis, base, picked, delta, partial,
     dim, update_stride, basis_stride, base_scale, count, weights, coefficients,
-    COUNT: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
-    SUMS: tl.constexpr, GRAM: tl.constexpr, PICKED: tl.constexpr, BASE: tl.constexpr,
-    POSITIONS: tl.constexpr, STAGES: tl.constexpr, GROUP: tl.constexpr, WARP: tl.constexpr,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, GRAM: tl.constexpr,
+    PICKED: tl.constexpr, BASE: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+    GROUP: tl.constexpr, WARP: tl.constexpr,
 ):  # fmt: skip
-    program, tile = tl.program_id(0), tl.program_id(1)
     sums = ()
     for _ in tl.static_range(SUMS):
         sums = sums + (tl.zeros((WARP,), tl.float32),)
-    # Where each row begins, and where it ends: a row that only fills up a group or tile has no end.
+    # Where each row begins, and where it ends: an update that only fills up a group has no end.
     fresh_rows, fresh_ends = (), ()
     for i in tl.static_range(COUNT):
         fresh_rows = fresh_rows + (updates + i * update_stride.to(tl.int64),)
         fresh_ends = fresh_ends + (dim if i <= COUNT - GROUP else tl.where(i < count, dim, 0),)
     known_rows, known_ends = (), ()
-    for j in tl.static_range(TILE):
-        row = j if TILES == 1 else tile * TILE + j
-        known_rows = known_rows + (_row(basis, picked, row, basis_stride, WIDTH, PICKED),)
-        known_ends = known_ends + (dim if TILES == 1 else tl.where(row < WIDTH, dim, 0),)
+    for j in tl.static_range(WIDTH):
+        row = tl.load(picked + j) if PICKED else j
+        known_rows = known_rows + (basis + row * basis_stride.to(tl.int64),)
+        known_ends = known_ends + (dim,)
 
+    program, programs = tl.program_id(0), tl.num_programs(0)
     across, lane = WARP * POSITIONS, tl.arange(0, WARP)
-    turn = program % TILES
-    for start in tl.range(program * across, dim, tl.num_programs(0) * across, num_stages=STAGES):
+    for start in tl.range(program * across, dim, programs * across, num_stages=STAGES):
         # All loads first: what is under way at once is what hides the memory's latency.
         fresh, known = (), ()
         for p in tl.static_range(POSITIONS):
@@ -47,31 +46,18 @@ def sweep(
         for p in tl.static_range(POSITIONS):
             at = start + p * WARP + lane
             g = fresh[p * COUNT : (p + 1) * COUNT]
-            h = known[p * TILE : (p + 1) * TILE]
+            h = known[p * WIDTH : (p + 1) * WIDTH]
             out = tl.zeros((WARP,), tl.float32)
-            if TILES == 1 or turn == tile:  # tiles take turns in Delta, which wants every row
-                if BASE:
-                    out += base_scale * tl.load(base + at, mask=at < dim, other=0.0).to(tl.float32)
-                for i in tl.static_range(COUNT):
-                    out += weights[i] * g[i]
-                for j in tl.static_range(WIDTH):
-                    if TILES == 1:
-                        out += coefficients[j] * h[j]
-                    else:
-                        rows = (_row(basis, picked, j, basis_stride, WIDTH, PICKED),)
-                        out += coefficients[j] * _read(rows, (dim,), at)[0]
-                tl.store(delta + at, out, mask=at < dim)
-            sums = _add(sums, h, g, out, TILE, COUNT, GRAM)
-        turn = (turn + 1) % TILES
-    place = partial + tile * SUMS * tl.num_programs(0) + program
+            if BASE:
+                out += base_scale * tl.load(base + at, mask=at < dim, other=0.0).to(tl.float32)
+            for i in tl.static_range(COUNT):
+                out += weights[i] * g[i]
+            for j in tl.static_range(WIDTH):
+                out += coefficients[j] * h[j]
+            tl.store(delta + at, out, mask=at < dim)
+            sums = _add(sums, h, g, out, WIDTH, COUNT, GRAM)
     for i in tl.static_range(SUMS):
-        tl.store(place + i * tl.num_programs(0), tl.sum(sums[i], axis=0))
-
-
-@triton.jit
-def _row(basis, picked, row, stride, WIDTH: tl.constexpr, PICKED: tl.constexpr):
-    index = tl.load(picked + row, mask=row < WIDTH, other=0) if PICKED else row
-    return basis + index * stride.to(tl.int64)
+        tl.store(partial + i * programs + program, tl.sum(sums[i], axis=0))
 
 
 @triton.jit
@@ -84,16 +70,16 @@ def _read(rows, ends, at):
 
 
 @triton.jit
-def _add(sums, h, g, out, TILE: tl.constexpr, COUNT: tl.constexpr, GRAM: tl.constexpr):
+def _add(sums, h, g, out, WIDTH: tl.constexpr, COUNT: tl.constexpr, GRAM: tl.constexpr):
     """The sums with one more position: products, squared norms, Gram matrix, |Delta|^2."""
     more = ()
-    for j in tl.static_range(TILE):
+    for j in tl.static_range(WIDTH):
         for i in tl.static_range(COUNT):
             more = more + (sums[j * COUNT + i] + h[j] * g[i],)
     for i in tl.static_range(COUNT):
-        more = more + (sums[TILE * COUNT + i] + g[i] * g[i],)
+        more = more + (sums[WIDTH * COUNT + i] + g[i] * g[i],)
     if GRAM:
         for i in tl.static_range(COUNT):
             for l in tl.static_range(i):  # noqa: E741
-                more = more + (sums[TILE * COUNT + COUNT + i * (i - 1) // 2 + l] + g[i] * g[l],)
+                more = more + (sums[WIDTH * COUNT + COUNT + i * (i - 1) // 2 + l] + g[i] * g[l],)
     return more + (sums[len(sums) - 1] + out * out,)
