@@ -138,14 +138,14 @@ def test_what_is_kept_stays_below_half_of_the_images() -> None:
         clients = [draw.permutation(120)[:40] for _ in range(3)]
         engine.data = replace(data, clients=clients)
         engine.train(model, [Job(client) for client in range(3)], 1)
-        assert pointwise(engine).kept <= data.images.numel() // 2
+        assert pointwise(engine).products.numbers <= data.images.numel() // 2
 
 
 def test_a_single_step_needs_no_products() -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), Kind.of(batch=0, epochs=1)
     engine = stacked(data, kind.how)
     engine.train(network().initial(1), [Job(client) for client in range(6)], 3)
-    assert pointwise(engine).kept == 0
+    assert pointwise(engine).products.numbers == 0
     ours = trained_by("stacked", network(), data, kind)
     assert_same(ours, trained_by("sequential", network(), data, kind), tolerance=1e-11)
 

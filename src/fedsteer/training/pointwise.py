@@ -8,10 +8,10 @@ A holds what all steps so far gave back to each point (rate times the gradient o
 So the large matrix is met twice a round, in one long product before the steps and one after them,
 which is the update itself; a step costs as many numbers as the client has points, not as an image
 has pixels. The same numbers come out, up to rounding. X X^T + 1 is kept from round to round
-(`holdings`).
+(`products`).
 
-A client with fewer points than others is filled up with points of weight zero: a batch of these
-changes nothing, so all clients take part in all steps.
+A client with fewer points than others is filled up with points of weight zero. A batch of nothing
+else changes nothing, so all clients take part in all steps.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.training.holdings import Holdings
 from fedsteer.training.known import is_dense
 from fedsteer.training.layers import Layer, Linear
 from fedsteer.training.local import LocalTraining, Trained, TrainingData, schedule
 from fedsteer.training.orders import Order
-from fedsteer.training.threaded import Helpers, using
+from fedsteer.training.products import Products
+from fedsteer.training.threaded import using
 from fedsteer.training.upper import Upper, parts_of
 
 WIDE = 256
 """Fewest inputs of the first layer: with less, steps are short and their number of calls counts."""
 TOGETHER = 1 << 24
-"""Most numbers of all clients' products and outputs at once."""
+"""Most numbers of all clients' points and their products at once."""
 
 
 def is_wide(layers: Sequence[Layer]) -> bool:
@@ -55,8 +55,10 @@ class Pointwise:
     ) -> None:
         self.first, *self.upper = [layer for layer in layers if isinstance(layer, Linear)]
         self.dim, self.data, self.how = dim, data, how
+        self.images = data.images.flatten(1)
+        self.classes = torch.arange([self.first, *self.upper][-1].outside).unsqueeze(1)
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
-        self.holdings, self.helpers = Holdings(data.images, data.labels), Helpers()
+        self.products = Products(room=self.images.numel() // 2)
 
     def suits(self, orders: Sequence[Order]) -> bool:
         """Plain steps of clients with few points, and about as many each."""
@@ -73,7 +75,7 @@ class Pointwise:
     def carry_out(self, orders: Sequence[Order]) -> Trained:
         """Train all of them."""
         most = max(len(order.points) for order in orders)
-        width = max(1, TOGETHER // (most * (most + self.first.outside)))
+        width = max(1, TOGETHER // (most * (most + self.first.inside)))
         updates = orders[0].start.new_empty((len(orders), self.dim))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
         threads = torch.get_num_threads()
@@ -89,43 +91,40 @@ class Pointwise:
         self, orders: Sequence[Order], updates: Tensor, threads: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Steps of each client and the sums of their losses; `updates` receives start - end."""
-        sizes = np.array([len(order.points) for order in orders])
-        most = int(sizes.max())
+        clients = [order.points for order in orders]
+        sizes = np.array([len(points) for points in clients])
+        most, start = int(sizes.max()), orders[0].start
         batch = min(self.how.batch or most, most)
         steps = self.how.epochs * -(-sizes // batch)
-        alone = int(steps.max()) == 1  # the first step meets nothing given back
-        held = [self.holdings.of(order.points, products=not alone) for order in orders]
-        start = orders[0].start
+        # Threads share out whole clients, so that no bit depends on how many threads there are;
+        # where clients are fewer, threads would share out parts of a product.
+        threads = threads if len(orders) >= threads else 1
+        every = torch.from_numpy(_filled(clients, most))
         if all(order.start is start for order in orders):
             starts = start.expand(len(orders), -1)
         else:
             starts = torch.stack([order.start for order in orders])
-        matrices, biases = parts_of(self.first, starts)
-        changes, bias_changes = parts_of(self.first, updates)
-        outputs = biases.mT.repeat(1, most, 1)
+        matrix, bias = parts_of(self.first, starts)
+        with using(threads):
+            images = self.images.index_select(0, every).view(len(orders), most, -1)
+            outputs = torch.baddbmm(bias.mT, images, matrix.mT)
         descent = Descent(
-            classes=[self.first, *self.upper][-1].outside,
-            activation=self.first.activation,
-            rate=self.how.rate,
-            batch=batch,
             outputs=outputs,
-            products=None if alone else _filled([own.products for own in held], most),
-            labels=_filled([own.labels for own in held], most),
-            shares=_shares(tuple(sizes.tolist()), batch).to(updates.dtype),
+            products=self.products.of(clients, images) if steps.max() > 1 else None,
+            labels=self.data.labels.index_select(0, every).view(len(orders), 1, most),
+            weights=_weights(tuple(sizes.tolist()), batch, self.how.rate, updates.dtype),
             masks=self._masks(orders),
+            classes=self.classes,
             given=torch.zeros_like(outputs),
-            upper=Upper(self.upper, starts, batch),
+            upper=Upper(self.upper, self.first.activation, starts, batch),
         )
-        # Threads share out whole clients, so that no bit depends on how many threads there are.
-        images = [own.images for own in held]
-        into = [own[:size] for own, size in zip(outputs, sizes.tolist(), strict=True)]
-        self.helpers.share(threads, Tensor.addmm_, into, images, matrices.mT.unbind())
         losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
-        given = [own[:size].t() for own, size in zip(descent.given, sizes.tolist(), strict=True)]
-        self.helpers.share(threads, _multiply, given, images, changes.unbind())
-        torch.sum(descent.given, dim=1, out=bias_changes.squeeze(2))
+        matrix, bias = parts_of(self.first, updates)
+        with using(threads):
+            torch.bmm(descent.given.mT, images, out=matrix)
+        torch.sum(descent.given, dim=1, out=bias.squeeze(2))
         descent.upper.subtract(updates)
-        return steps, losses.double().numpy()
+        return steps, losses.numpy() / self.how.rate
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
         """(clients, points) places in the order of each epoch; None: as they are stored."""
@@ -150,58 +149,49 @@ class Pointwise:
 
 @dataclass
 class Descent:
-    """The steps of stacked clients; everything is (clients, points, ...) unless it says else."""
+    """The steps of stacked clients."""
 
-    classes: int
-    activation: str  # of the first layer
-    rate: float
-    batch: int
-    outputs: Tensor  # of the first layer under the weights it starts from, before the activation
-    products: Tensor | None  # with all points; None: there is but one step
-    labels: Tensor  # (clients, points)
-    shares: Tensor  # (clients, 1, points) 1/batch size by place in an epoch, 0 for fillers
+    outputs: Tensor  # (clients, points, out) of the first layer at its start, not yet activated
+    products: Tensor | None  # (clients, points, points); None: there is but one step
+    labels: Tensor  # (clients, 1, points)
+    weights: Tensor  # (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
     masks: Tensor | None  # (clients, classes, 1)
-    given: Tensor  # A above
+    classes: Tensor  # (classes, 1)
+    given: Tensor  # (clients, points, out) A above
     upper: Upper
     moved: bool = False  # whether anything was given yet
 
     def epoch(self, places: Tensor | None) -> Tensor:
-        """All batches once, points in the order of `places`; (clients,) sums of their losses."""
+        """All batches once, points in the order of `places`; (clients,) rate times the losses."""
         outputs, products, labels = self.outputs, self.products, self.labels
-        into, rows = self.given, self.given.flatten(0, 1)
+        into = self.given
         if places is not None:
             clients, most = places.shape
             into = places + torch.arange(0, clients * most, most).unsqueeze(1)
-            outputs, labels = _reordered(outputs, into), _reordered(labels, into)
+            outputs, labels = _reordered(outputs, into), labels.gather(2, places.unsqueeze(1))
             products = None if products is None else _reordered(products, into)
-        target, weights = labels.unsqueeze(1), self.shares * self.rate
-        onehot = (target == torch.arange(self.classes).unsqueeze(1)) * -weights
-        by_point = [x.split(self.batch, dim=1) for x in (outputs, products, into) if x is not None]
-        by_class = [x.split(self.batch, dim=2) for x in (weights, onehot)]
+        onehot = (labels == self.classes) * self.weights
+        size = self.upper.batch
+        by_point = [x.split(size, 1) for x in (outputs, into, products) if x is not None]
+        by_class = [x.split(size, 2) for x in (self.weights, onehot)]
         seen = []
-        for before, *across, place, weight, hit in zip(*by_point, *by_class, strict=True):
-            values = before
+        for weight, hit, values, place, *across in zip(*by_class, *by_point, strict=True):
             if self.moved:
-                values = torch.baddbmm(before, across[0], self.given, alpha=-1)
-            logits = self._masked(self.upper.forward(values, self.activation))
+                values = torch.baddbmm(values, *across, self.given, alpha=-1)
+            logits = self._masked(self.upper.forward(values))
             seen.append(logits)
-            # weight * (softmax - onehot)
-            back = self._masked(torch.addcmul(hit, torch.softmax(logits, dim=1), weight))
-            back = self.upper.descend(back, self.activation)
+            back = self._masked(torch.softmax(logits, dim=1).mul_(weight).sub_(hit))
+            back = self.upper.descend(back)
             if places is None:
                 place.add_(back)
             else:
-                rows.index_add_(0, place.flatten(), back.flatten(0, 1))
+                self.given.flatten(0, 1).index_add_(0, place.flatten(), back.flatten(0, 1))
             self.moved = True
-        odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
-        return -(odds.gather(1, target) * self.shares).sum(dim=(1, 2))
+        odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1).gather(1, labels)
+        return odds.mul_(self.weights).sum(dim=(1, 2)).neg_()
 
     def _masked(self, values: Tensor) -> Tensor:
         return values if self.masks is None else values * self.masks
-
-
-def _multiply(left: Tensor, right: Tensor, into: Tensor) -> None:
-    torch.mm(left, right, out=into)
 
 
 def _reordered(values: Tensor, rows: Tensor) -> Tensor:
@@ -209,19 +199,20 @@ def _reordered(values: Tensor, rows: Tensor) -> Tensor:
     return values.flatten(0, 1).index_select(0, rows.flatten()).view_as(values)
 
 
-def _filled(parts: Sequence[Tensor], most: int) -> Tensor:
-    """Stacked, with zeros behind those of fewer than `most` points."""
-    if all(len(part) == most for part in parts):
-        return torch.stack(parts)
-    stacked = parts[0].new_zeros((len(parts), *[most] * parts[0].dim()))
-    for into, part in zip(stacked, parts, strict=True):
-        into[tuple(slice(size) for size in part.shape)] = part
-    return stacked
+def _filled(clients: Sequence[NDArray[np.int64]], most: int) -> NDArray[np.int64]:
+    """All clients' points; whoever has fewer than `most` has its first one again."""
+    return np.concatenate(
+        [
+            points if len(points) == most else np.resize(points, most)
+            for points in clients
+        ]
+    )
 
 
 @lru_cache(maxsize=16)
-def _shares(sizes: tuple[int, ...], batch: int) -> Tensor:
-    """(clients, 1, points) 1/size of the batch at each place of an epoch, 0 behind the last."""
+def _weights(sizes: tuple[int, ...], batch: int, rate: float, dtype: torch.dtype) -> Tensor:
+    """(clients, 1, points) rate/size of the batch at each place of an epoch, 0 behind the last."""
     place, count = np.arange(max(sizes)), np.array(sizes)[:, None]
     left = count - place // batch * batch  # points from the beginning of the place's batch on
-    return torch.from_numpy((place < count) / left.clip(1, batch)).unsqueeze(1)
+    weights = rate * (place < count) / left.clip(1, batch)
+    return torch.from_numpy(weights).to(dtype).unsqueeze(1)

@@ -7,10 +7,9 @@ which one took it. Torch gives the interpreter's lock back while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -116,35 +115,6 @@ def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
             yield workers
         finally:
             workers.shutdown(cancel_futures=True)
-
-
-class Helpers:
-    """Threads that stay, and share out whole clients with whoever calls them."""
-
-    def __init__(self) -> None:
-        self._count, self._pool = 0, ThreadPoolExecutor(1)  # which starts none before it must
-
-    def share(self, threads: int, work: Callable[..., object], *lists: Sequence[Any]) -> None:
-        """work(*items) for the items of all lists, on so many threads; torch is to use one here."""
-        left = zip(*lists, strict=True)
-
-        def some() -> None:
-            with torch.inference_mode():
-                for items in left:
-                    work(*items)
-
-        count = min(threads, len(lists[0])) - 1
-        if count > self._count:
-            self._pool.shutdown()
-            self._pool = ThreadPoolExecutor(count, "helper", torch.set_num_threads, (1,))
-            self._count = count
-        futures = [self._pool.submit(some) for _ in range(count)]
-        try:
-            some()
-        finally:
-            wait(futures)
-        for future in futures:
-            future.result()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ torch takes a softmax several times more slowly.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,47 +17,71 @@ from fedsteer.training.convolution import activation_gradient
 from fedsteer.training.layers import Linear
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """One layer: weights, which the steps change, and the inputs of a batch."""
+
+    weights: Tensor  # (c, out, in + 1)
+    matrix: Tensor  # (c, out, in), a view without the bias
+    inputs: Tensor  # (c, batch, in + 1), all 1 in the last column
+    values: Tensor  # (c, batch, in), a view without that
+    before: str  # the activation that the inputs went through
+    last: bool
+
+    def narrowed(self, batch: int) -> _Layer:
+        """The same for a smaller batch."""
+        inputs, values = self.inputs[:, :batch], self.values[:, :batch]
+        return _Layer(self.weights, self.matrix, inputs, values, self.before, self.last)
+
+
 class Upper:
-    """Weights of all clients, which the steps change, and room for the inputs of a batch."""
+    """The layers of all clients."""
 
-    def __init__(self, layers: Sequence[Linear], starts: Tensor, batch: int) -> None:
-        self.layers, self.starts = layers, starts  # (c, d)
-        self.weights = [torch.cat(parts_of(layer, starts), dim=2) for layer in layers]
-        self._room = [
-            starts.new_ones((len(starts), batch, layer.inside + 1)) for layer in layers
-        ]
-        self._inputs = self._room  # as much of it as the last batch took
+    def __init__(
+        self, layers: Sequence[Linear], activation: str, starts: Tensor, batch: int
+    ) -> None:
+        """`activation` is that of the layer below; `starts` (c, d); no batch is larger."""
+        self.starts = [(layer, parts_of(layer, starts)) for layer in layers]
+        self.batch, self._full = batch, list[_Layer]()
+        for layer, parts in self.starts:
+            weights = torch.cat(parts, dim=2)
+            inputs = starts.new_ones((len(starts), batch, layer.inside + 1))
+            matrix, values = weights[:, :, :-1], inputs[:, :, :-1]
+            last = layer is layers[-1]
+            self._full.append(_Layer(weights, matrix, inputs, values, activation, last))
+            activation = layer.activation
+        self._layers = self._full  # as the last batch used them
 
-    def forward(self, below: Tensor, activation: str) -> Tensor:
-        """(c, batch, out) of the first layer before its activation -> (c, classes, batch)."""
-        self._inputs = [room[:, : below.shape[1]] for room in self._room]
-        for layer, weights, inputs in zip(self.layers, self.weights, self._inputs, strict=True):
-            _activate(below, activation, inputs[:, :, :-1])
-            if layer is self.layers[-1]:
-                return torch.bmm(weights, inputs.mT)
-            below, activation = torch.bmm(inputs, weights.mT), layer.activation
+    def forward(self, below: Tensor) -> Tensor:
+        """(c, batch, out) of the layer below, before its activation -> (c, classes, batch)."""
+        batch = below.shape[1]
+        self._layers = self._full
+        if batch < self.batch:
+            self._layers = [layer.narrowed(batch) for layer in self._full]
+        for layer in self._layers:
+            _activate(below, layer.before, layer.values)
+            if layer.last:
+                return torch.bmm(layer.weights, layer.inputs.mT)
+            below = torch.bmm(layer.inputs, layer.weights.mT)
         return below.mT
 
-    def descend(self, back: Tensor, activation: str) -> Tensor:
+    def descend(self, back: Tensor) -> Tensor:
         """A step; `back` (c, classes, batch) is rate times the gradient of the logits.
 
-        Returns the same of the first layer's outputs, (c, batch, out).
+        Returns the same of what `forward` took.
         """
-        for place in range(len(self.layers) - 1, -1, -1):
-            weights, inputs = self.weights[place], self._inputs[place]
-            below = torch.bmm(back.mT, weights[:, :, :-1])
-            weights.baddbmm_(back, inputs, alpha=-1)
-            before = self.layers[place - 1].activation if place else activation
-            back = activation_gradient(inputs[:, :, :-1], below, before).mT
+        for layer in reversed(self._layers):
+            further = torch.bmm(back.mT, layer.matrix)
+            layer.weights.baddbmm_(back, layer.inputs, alpha=-1)
+            back = activation_gradient(layer.values, further, layer.before).mT
         return back.mT
 
     def subtract(self, updates: Tensor) -> None:
-        """start - end into the places of the weights in `updates`."""
-        for layer, weights in zip(self.layers, self.weights, strict=True):
-            matrix, bias = parts_of(layer, updates)
-            started, started_bias = parts_of(layer, self.starts)
-            torch.sub(started, weights[:, :, :-1], out=matrix)
-            torch.sub(started_bias, weights[:, :, -1:], out=bias)
+        """start - end, to where the weights lie in `updates`."""
+        for (place, parts), layer in zip(self.starts, self._full, strict=True):
+            matrix, bias = parts_of(place, updates)
+            torch.sub(parts[0], layer.matrix, out=matrix)
+            torch.sub(parts[1], layer.weights[:, :, -1:], out=bias)
 
 
 def parts_of(layer: Linear, flat: Tensor) -> tuple[Tensor, Tensor]:
