@@ -46,6 +46,8 @@ class Roster(Component):
     def preview(self, clients: Sequence[ClientId]) -> Integers:
         """As `find`, with the slots that `enrol` would give to newcomers; writes nothing."""
         slots = self.find(clients)
+        if slots.min(initial=0) >= 0:
+            return slots
         newcomers = sorted(np.flatnonzero(slots < 0).tolist(), key=lambda i: id_order(clients[i]))
         ahead = self.free[::-1] + [
             self.next_slot + extra for extra in range(len(newcomers) - len(self.free))
@@ -56,6 +58,8 @@ class Roster(Component):
 
     def enrol(self, clients: Sequence[ClientId]) -> None:
         """Give every newcomer the slot that `preview` named."""
+        if self.find(clients).min(initial=0) >= 0:
+            return
         planned = self.preview(clients)
         for client, slot in zip(clients, planned.tolist(), strict=True):
             if self._find(client) < 0:

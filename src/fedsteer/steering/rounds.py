@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -118,16 +119,17 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         for position in np.flatnonzero(bad):
             faults.setdefault(int(position), reason)
 
-    repeated = Counter(clients)
-    fault([repeated[client] > 1 for client in clients], "appears more than once")
+    if len(set(clients)) < count:
+        repeated = Counter(clients)
+        fault([repeated[client] > 1 for client in clients], "appears more than once")
     for name, value in vectors.items():
         if value is None:
             continue
-        with np.errstate(invalid="ignore"):
-            good = np.isfinite(value) & (value > 0)
-            good &= (value <= 1) if name == "probabilities" else True
-        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
-        fault(~good, f"{name} must be {wanted}")
+        most = 1.0 if name == "probabilities" else sys.float_info.max
+        good = (value > 0) & (value <= most)  # nan is neither
+        if not good.all():
+            wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
+            fault(~good, f"{name} must be {wanted}")
     return replace(round, clients=clients, updates=updates, **vectors), faults
 
 
