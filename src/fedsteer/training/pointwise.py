@@ -29,7 +29,7 @@ from fedsteer.training.known import is_dense
 from fedsteer.training.layers import Layer, Linear
 from fedsteer.training.local import LocalTraining, Trained, TrainingData, schedule
 from fedsteer.training.orders import Order
-from fedsteer.training.products import Products
+from fedsteer.training.products import Again, Products
 from fedsteer.training.threaded import using
 from fedsteer.training.upper import Upper, parts_of
 
@@ -58,7 +58,7 @@ class Pointwise:
         self.images = data.images.flatten(1)
         self.classes = torch.arange([self.first, *self.upper][-1].outside).unsqueeze(1)
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
-        self.products = Products(room=self.images.numel() // 2)
+        self.products, self._gathered = Products(room=self.images.numel() // 2), Again()
 
     def suits(self, orders: Sequence[Order]) -> bool:
         """Plain steps of clients with few points, and about as many each."""
@@ -106,7 +106,8 @@ class Pointwise:
             starts = torch.stack([order.start for order in orders])
         matrix, bias = parts_of(self.first, starts)
         with using(threads):
-            images = self.images.index_select(0, every).view(len(orders), most, -1)
+            images = self._gathered.room(self.images, len(orders), most, self.first.inside)
+            torch.index_select(self.images, 0, every, out=images.flatten(0, 1))
             outputs = torch.baddbmm(bias.mT, images, matrix.mT)
         descent = Descent(
             outputs=outputs,
