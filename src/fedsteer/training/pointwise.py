@@ -119,13 +119,13 @@ class Pointwise:
             given=torch.zeros_like(outputs),
             upper=Upper(self.upper, self.first.activation, starts, batch),
         )
-        losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
+        epochs = [descent.epoch(places) for places in self._epochs(orders, most)]
         matrix, bias = parts_of(self.first, updates)
         with using(threads):
             torch.bmm(descent.given.mT, images, out=matrix)
         torch.sum(descent.given, dim=1, out=bias.squeeze(2))
         descent.upper.subtract(updates)
-        return steps, losses.numpy() / self.how.rate
+        return steps, np.sum([found.numpy() for found in epochs], axis=0) / self.how.rate
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
         """(clients, points) places in the order of each epoch; None: as they are stored."""
@@ -133,8 +133,7 @@ class Pointwise:
         if not how.shuffle or not 0 < how.batch < most:
             yield from [None] * how.epochs
             return
-        places = np.empty((how.epochs, len(orders), most), np.int64)
-        places[:] = np.arange(most)
+        places = np.tile(np.arange(most), (how.epochs, len(orders), 1))  # fillers stay behind
         for client, order in enumerate(orders):
             count = len(order.points)
             table, _ = schedule(how, np.arange(count), order.seed, order.round, order.client)
@@ -201,13 +200,8 @@ def _reordered(values: Tensor, rows: Tensor) -> Tensor:
 
 
 def _filled(clients: Sequence[NDArray[np.int64]], most: int) -> NDArray[np.int64]:
-    """All clients' points; whoever has fewer than `most` has its first one again."""
-    return np.concatenate(
-        [
-            points if len(points) == most else np.resize(points, most)
-            for points in clients
-        ]
-    )
+    """All clients' points; whoever has fewer than `most` has its first ones again."""
+    return np.concatenate([np.resize(points, most) for points in clients])
 
 
 @lru_cache(maxsize=16)
