@@ -63,6 +63,8 @@ class Clients(Component):
         if not self.closed or round.sizes is not None:
             return {}
         known = self._sizes_of(self.roster.find(round.clients)) > 0
+        if known.all():
+            return {}
         reason = "is unknown: pass sizes with the round to let it join"
         return {int(i): reason for i in np.flatnonzero(~known)}
 
@@ -158,8 +160,8 @@ class Clients(Component):
         self.roster.remove(names)
 
     def _sizes_of(self, slots: Integers) -> Floats:
-        sizes: Floats = np.where(slots >= 0, self.sizes[np.maximum(slots, 0)], 0.0)
-        return sizes
+        sizes: Floats = self.sizes[np.maximum(slots, 0)]
+        return sizes if slots.min(initial=0) >= 0 else np.where(slots >= 0, sizes, 0.0)
 
 
 def enrol_population(

@@ -107,7 +107,12 @@ class Kernels(Protocol):
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors, "numpy" for everything else."""
-    return "torch" if type(array).__module__.partition(".")[0] == "torch" else "numpy"
+    return _library_of_kind(type(array))
+
+
+@cache
+def _library_of_kind(kind: type) -> str:
+    return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:
