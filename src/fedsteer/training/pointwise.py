@@ -56,7 +56,7 @@ class Pointwise:
         self.first, *self.upper = [layer for layer in layers if isinstance(layer, Linear)]
         self.dim, self.data, self.how = dim, data, how
         self.images = data.images.flatten(1)
-        self.classes = torch.arange([self.first, *self.upper][-1].outside).unsqueeze(1)
+        self.classes = [self.first, *self.upper][-1].outside
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
         self.products, self._gathered = Products(room=self.images.numel() // 2), Again()
 
@@ -125,7 +125,8 @@ class Pointwise:
             torch.bmm(descent.given.mT, images, out=matrix)
         torch.sum(descent.given, dim=1, out=bias.squeeze(2))
         descent.upper.subtract(updates)
-        return steps, np.sum([found.numpy() for found in epochs], axis=0) / self.how.rate
+        losses = sum((found.numpy() for found in epochs), start=np.zeros(len(orders)))
+        return steps, losses / self.how.rate
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
         """(clients, points) places in the order of each epoch; None: as they are stored."""
@@ -156,7 +157,7 @@ class Descent:
     labels: Tensor  # (clients, 1, points)
     weights: Tensor  # (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
     masks: Tensor | None  # (clients, classes, 1)
-    classes: Tensor  # (classes, 1)
+    classes: int
     given: Tensor  # (clients, points, out) A above
     upper: Upper
     moved: bool = False  # whether anything was given yet
@@ -170,7 +171,8 @@ class Descent:
             into = places + torch.arange(0, clients * most, most).unsqueeze(1)
             outputs, labels = _reordered(outputs, into), labels.gather(2, places.unsqueeze(1))
             products = None if products is None else _reordered(products, into)
-        onehot = (labels == self.classes) * self.weights
+        onehot = self.weights.new_zeros((len(labels), self.classes, labels.shape[2]))
+        onehot.scatter_(1, labels, self.weights)
         size = self.upper.batch
         by_point = [x.split(size, 1) for x in (outputs, into, products) if x is not None]
         by_class = [x.split(size, 2) for x in (self.weights, onehot)]
@@ -201,7 +203,7 @@ def _reordered(values: Tensor, rows: Tensor) -> Tensor:
 
 def _filled(clients: Sequence[NDArray[np.int64]], most: int) -> NDArray[np.int64]:
     """All clients' points; whoever has fewer than `most` has its first ones again."""
-    return np.concatenate([np.resize(points, most) for points in clients])
+    return np.concatenate([p if len(p) == most else np.resize(p, most) for p in clients])
 
 
 @lru_cache(maxsize=16)
