@@ -107,12 +107,12 @@ class Kernels(Protocol):
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors, "numpy" for everything else."""
-    return _library_of_kind(type(array))
+    return _library_of_module(type(array).__module__)
 
 
 @cache
-def _library_of_kind(kind: type) -> str:
-    return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
+def _library_of_module(module: str) -> str:
+    return "torch" if module.partition(".")[0] == "torch" else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:
