@@ -61,6 +61,8 @@ LIBRARIES: dict[str, set[str]] = {
 }
 EXCEPTIONS = {
     ("steering/kernels/torch.py", "torch"),
+    ("steering/kernels/fused.py", "torch"),
+    ("steering/kernels/fused_kernel.py", "triton"),
     ("records/tensorboard.py", "torch"),
 }
 

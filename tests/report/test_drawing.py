@@ -33,6 +33,17 @@ def test_every_rule_is_drawn_and_named_with_its_last_accuracy(tmp_path: Path) ->
     assert drawn == to_svg(find_runs(tmp_path), "Accuracy & <title>")
 
 
+def test_a_rule_far_behind_is_named_instead_of_pressing_the_others_together(tmp_path: Path) -> None:
+    made(tmp_path, "good", 0, [0.1, 0.6, 0.7, 0.75])
+    made(tmp_path, "better", 0, [0.2, 0.65, 0.72, 0.78])
+    made(tmp_path, "lost", 0, [0.1, 0.1, 0.12, 0.11])
+    drawn = to_svg(find_runs(tmp_path), "Accuracy")
+    texts = [node.text for node in ElementTree.fromstring(drawn).iter() if node.text]
+    assert "below 50: lost" in texts and "80" in texts and "90" not in texts
+    strokes = [line for line in drawn.splitlines() if 'fill="none"' in line]
+    assert sum("L" in line for line in strokes) == 2, "nothing runs along the lower edge"
+
+
 def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "run") as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})

@@ -56,6 +56,22 @@ def test_accuracy_over_core_set_size(tmp_path: Path) -> None:
     assert drawn.count("<circle") == 5 and drawn == sizes_svg(find_runs(tmp_path), "Sizes & <more>")
 
 
+def test_a_line_for_every_setting_in_the_order_of_the_sheet(tmp_path: Path) -> None:
+    accuracies = {("text", "a"): (0.7, 0.72), ("text", "b"): (0.6, 0.6), ("code", "b"): (0.1, 0.3)}
+    for (setting, label), values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            with RecordWriter(tmp_path / setting / label / f"seed-{seed}") as records:
+                rule = {"label": label, "name": label}
+                records.manifest({"rule": rule, "seed": seed, "experiment": {"name": setting}})
+                records.finish({"accuracy": accuracy})
+    runs = find_runs(tmp_path)
+    sheet = {"title": "T", "figure": "changes", "paper": {"text": {}, "code": {}}}
+    made = files_of(runs, sheet)
+    assert "| text | 71.0 ± 12.7 | 60.0 ± 0.0 |\n| code | - | 20.0 ± 127.1 |" in made["table.md"]
+    words = texts(made["figure.svg"])
+    assert words.index("text") < words.index("code") and made["figure.svg"].count("<circle") == 3
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path, ["fedavg"], seeds=1, rounds=4, clients=4))
     for draw in (sizes_svg, heatmaps_svg):

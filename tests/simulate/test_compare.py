@@ -11,6 +11,7 @@ import pytest
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run, find_runs
 from fedsteer.simulate.compare import Cell, compare_cells, default_jobs, plan_cells, with_seeds
+from fedsteer.simulate.executors.processes import BLAS_THREADS, one_thread_each
 from fedsteer.simulate.runner import Interrupted, Progress
 from tests.simulate.small import compare_small, exact_files, run_small, small
 
@@ -110,3 +111,13 @@ def test_jobs_by_default_leave_cores_to_the_threads_of_a_run() -> None:
     cores = len(os.sched_getaffinity(0))
     assert default_jobs(small()) == cores
     assert default_jobs(small({"run.threads": 10_000})) == 1
+
+
+def test_processes_beside_a_gpu_multiply_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in BLAS_THREADS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # what somebody chose stays
+    for device, expected in (("cuda", ["3", "1", "1"]), ("cpu", ["3", None, None])):
+        with one_thread_each(device):
+            assert [os.environ.get(name) for name in BLAS_THREADS] == expected
+        assert [os.environ.get(name) for name in BLAS_THREADS] == ["3", None, None]

@@ -232,6 +232,17 @@ def test_what_says_nothing_about_the_numbers_may_differ(tmp_path: Path) -> None:
     assert exact_files(tmp_path / "run") == exact_files(tmp_path / "whole")
 
 
+def test_a_run_of_an_older_version_had_the_defaults_of_younger_settings(tmp_path: Path) -> None:
+    run_small(tmp_path / "run")
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["experiment"]["training"]["shuffle"]
+    path.write_text(json.dumps(manifest))
+    assert run_small(tmp_path / "run", resume=True).finished
+    with pytest.raises(ConfigurationError, match=r"training.shuffle \(True, now False\)"):
+        run_small(tmp_path / "run", resume=True, training__shuffle=False)
+
+
 def test_long_numbers_do_not_prevent_resuming(tmp_path: Path) -> None:
     """The manifest keeps nine digits; the same experiment is still the same."""
     stop_at(tmp_path / "run", "fedavg", 2, **{"training.rate": 0.1234567890123})

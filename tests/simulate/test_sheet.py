@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.sheet import load_sheet, shipped_sheets
 from fedsteer.training.models import make_network
 
@@ -18,6 +21,7 @@ NAMES = [
     "adaptive",
     "coreset-size",
     "curves",
+    "differences",
     "frequency",
     "heatmap",
     "n500",
@@ -101,12 +105,46 @@ def test_a_column_keeps_its_own_settings_in_the_authors_reading() -> None:
     assert load_sheet("table1", reading="authors").columns[0].experiment.partition.points == 80
 
 
+def test_differences_go_from_the_text_to_the_code_and_back() -> None:
+    columns = {c.experiment.name: c.experiment for c in load_sheet("differences").columns}
+    text, code = columns["text"], columns["code"]
+    assert code == replace(
+        load_sheet("table1", only="emnist-0.9", reading="authors").columns[0].experiment,
+        name=code.name,
+        title=code.title,
+        rules=code.rules,
+        variants=code.variants,
+        seeds=code.seeds,
+    )
+    for name, one in columns.items():
+        start = text if name.startswith("text") else code
+        flat, base = flattened(one), flattened(start)
+        changed = {key for key in base.keys() | flat.keys() if base.get(key) != flat.get(key)}
+        changed -= {"name", "title", "rules"}
+        assert (len(changed) in (1, 2)) == (one is not start), (name, changed)
+
+
+def flattened(experiment: Experiment) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def walk(path: str, value: Any) -> None:
+        if isinstance(value, dict):
+            for key, inner in value.items():
+                walk(f"{path}.{key}" if path else key, inner)
+        else:
+            found[path] = value
+
+    walk("", asdict(experiment))
+    return found
+
+
 def test_the_record_says_what_the_table_needs() -> None:
     record = load_sheet("table2", smoke=True).record("fedsteer reproduce table2")
     assert record["name"] == "table2" and record["commands"] == ["fedsteer reproduce table2"]
     assert record["about"].startswith("Table 2: core-set search with 20 random swap-in candidates")
     assert record["paper"]["fashion-mnist-0.9"]["fedsteer-nsub20"] == 0.537
     assert {load_sheet(name).figure for name in NAMES} == {
+        "changes",
         "curves",
         "core-size",
         "heatmap",

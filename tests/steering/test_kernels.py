@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -126,6 +127,52 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
         close(found.gram, exact[order] @ exact[order].T, tolerance)
         close(found.squared_norms, np.sum(exact**2, axis=1), tolerance)
         close(found.delta, exact.sum(axis=0), tolerance)
+
+
+@pytest.mark.skipif(
+    find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
+)
+@pytest.mark.parametrize(
+    ("count", "width", "dim", "extras"),
+    [
+        (10, 10, 100_003, {}),
+        (10, 10, 100_003, {"gram_of": np.array([7, 0, 3])}),
+        (7, 4, 33, {"gram_of": np.array([2]), "base": True}),
+        (12, 0, 5_000, {"base": True}),  # no basis
+        (5, 6, 5_000, {"rows": np.array([5, 0, 2])}),
+        (10, 20, 5_000, {}),  # too many sums for a thread: from here on torch does it
+        (20, 10, 5_000, {"gram_of": np.arange(20)}),
+        (20, 40, 5_000, {"base": True, "rows": np.arange(39, 2, -1)}),
+        (200, 3, 5_000, {}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_fused_pass(
+    count: int, width: int, dim: int, extras: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Triton kernel against NumPy in float64, with rows further apart than they are long."""
+    from fedsteer.steering.kernels import fused
+
+    monkeypatch.setattr(fused, "SMALLEST", 1)
+    draw = np.random.default_rng(10)
+    kind = getattr(torch, dtype)
+    updates = torch.tensor(draw.standard_normal((count, dim + 5))).to("cuda", kind)[:, :dim]
+    basis = torch.tensor(draw.standard_normal((width, dim + 3))).to("cuda", kind)[:, :dim]
+    base = torch.tensor(draw.standard_normal(dim)) if "base" in extras else None
+    used = len(extras["rows"]) if "rows" in extras else width
+    numbers = draw.standard_normal(count), draw.standard_normal(used)
+    more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k != "base"}
+
+    found = in_torch.one_pass(
+        updates, numbers[0], basis, numbers[1], base=None if base is None else base.cuda(), **more
+    )
+
+    exact = host(updates.cpu()), numbers[0], host(basis.cpu()), numbers[1]
+    expected = in_numpy.one_pass(*exact, base=None if base is None else base.numpy(), **more)
+    assert found.delta.is_cuda and found.delta.dtype == torch.float32
+    close(found.delta.cpu(), expected.delta, 1e-5)
+    for name in ("products", "squared_norms", "gram", "delta_squared_norm"):
+        close(getattr(found, name), getattr(expected, name), 1e-5)
 
 
 @pytest.mark.parametrize("kind", ["numpy-float32", "numpy-float64", "torch-float32"])

@@ -11,8 +11,9 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.steering import subspace as module
+from fedsteer.steering.geometry import Geometry
 from fedsteer.steering.kernels import kernels_for
-from fedsteer.steering.ridge import pseudo_inverse
+from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
 from fedsteer.steering.subspace import Subspace
 
 DIM, K, N = 15, 3, 8
@@ -146,7 +147,7 @@ def test_vacate(keep_owner: bool) -> None:
     coordinates, total = space.read(np.arange(N)), space.total.copy()
     space.vacate(1, keep_owner=keep_owner)
     assert space.owners[1] == ("first-1" if keep_owner else None)
-    assert space.present.tolist() == [1.0, 0.0, 1.0]
+    assert space.geometry.present.tolist() == [1.0, 0.0, 1.0]
     assert not space.rows[1].any() and not space.gram[1].any() and not space.gram[:, 1].any()
     coordinates[:, 1] = total[1] = 0.0
     np.testing.assert_array_equal(space.read(np.arange(N)), coordinates)
@@ -209,13 +210,47 @@ def test_loaded_columns_are_rounded_too(cache: str, library: Any) -> None:
 def test_scales() -> None:
     space = filled(np.random.default_rng(9))
     lengths = np.linalg.norm(space.rows, axis=1)
-    np.testing.assert_allclose(space.solve_scale, 1 / lengths)
+    np.testing.assert_allclose(space.geometry.scale, 1 / lengths)
     np.testing.assert_allclose(space.estimate_scale, 1 / lengths)
-    np.testing.assert_allclose(np.diag(space.scaled_gram(space.solve_scale)), 1.0)
+    np.testing.assert_allclose(np.diag(space.geometry.scaled), 1.0)
     space.magnitude = "follow"
     np.testing.assert_array_equal(space.estimate_scale, np.ones(K))
-    space.basis = "mean"
-    np.testing.assert_allclose(space.solve_scale, 1 / K)
+    mean = filled(np.random.default_rng(9), basis="mean")
+    np.testing.assert_allclose(mean.geometry.scale, 1 / K)
+
+
+@pytest.mark.parametrize("cache", [None, "float16"])
+def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> None:
+    """After each way a column can change, the kept geometry is that of the Gram matrix."""
+    draw = np.random.default_rng(11)
+    space = Subspace.of([None] * K, basis="unit", magnitude="fixed")
+
+    def check() -> None:
+        afresh = Geometry(space.gram.copy(), space.basis)
+        np.testing.assert_array_equal(space.geometry.scaled, afresh.scaled)
+        right = draw.standard_normal((K, 2))
+        for solver in ("cholesky", "gradient"):
+            expected = ridge_solve(afresh.scaled, 0.5, right, solver)
+            np.testing.assert_array_equal(space.geometry.solve(0.5, right, solver), expected)
+
+    check()
+    for change in ("install", "refresh", "swap", "vacate", "install", "load"):
+        before = space.gram.copy()
+        rows = draw.standard_normal((K, DIM)).astype(np.float32)
+        if change == "vacate":
+            space.vacate(1, keep_owner=False)
+        elif change == "load":
+            space.load(rows, np.arange(K), cache)
+        else:
+            columns = [(j, j) for j in range(K)] if change == "install" else [(2, 0)]
+            result = kernels_for(rows).one_pass(
+                rows, np.zeros(K), space.rows, np.zeros(K), gram_of=np.arange(K)
+            )
+            installed = [(c, i, f"{change}-{c}") for c, i in columns if change != "refresh"]
+            refreshed = columns if change == "refresh" else []
+            space.renew(result, np.arange(K), refreshed, installed, rows, cache)
+        assert not np.array_equal(space.gram, before)
+        check()
 
 
 @pytest.mark.parametrize("size", [1e-7, 1e6])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsteer.errors import ConfigurationError, TrainingFailed
+from fedsteer.errors import ConfigurationError
 from fedsteer.training import (
     Job,
     LocalTraining,
@@ -306,44 +306,6 @@ def test_masked_labels_are_neither_learnt_nor_punished() -> None:
         label = int(data.labels[int(data.clients[0][0])])
         touched = update[: 4 * 64].view(4, 64).abs().sum(dim=1) > 0
         assert touched.tolist() == [row == label for row in range(4)]
-
-
-def picky_data() -> TrainingData:
-    data = training_data(sizes=(3, 4, 5, 6))
-    data.images[int(data.clients[2][1])] = 9.0
-    return data
-
-
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
-def test_the_client_that_fails_is_named(engine: str, order: tuple[int, ...]) -> None:
-    network = make_network(f"{OWN}:picky", (1, 8, 8), CLASSES, {})
-    jobs = [Job(client) for client in order]
-    with pytest.raises(TrainingFailed, match=r"client 2 failed .*: a pixel is above 5"):
-        trained_by(engine, network, picky_data(), KINDS["plain"], jobs)
-
-
-@every_engine
-def test_a_label_that_cannot_be_names_its_client(engine: str) -> None:
-    data = training_data(sizes=(3, 4, 5))
-    data.labels[int(data.clients[1][0])] = CLASSES
-    network = NETWORKS["mlp-relu"].network()
-    with pytest.raises(TrainingFailed, match="client 1 failed"):
-        trained_by(engine, network, data, KINDS["plain"])
-
-
-def test_a_network_that_only_works_alone_says_so() -> None:
-    network = make_network(f"{OWN}:picky", (1, 8, 8), CLASSES, {})
-    with pytest.raises(TrainingFailed, match=r"none does alone.*run\.engine=sequential"):
-        trained_by("stacked", network, training_data(sizes=(3, 4)), KINDS["plain"])
-
-
-@every_engine
-def test_a_client_without_data_is_named(engine: str) -> None:
-    data = training_data(sizes=(3, 4))
-    data = replace(data, clients=[data.clients[0], np.zeros(0, np.int64)])
-    with pytest.raises(ConfigurationError, match="client 1 has no data"):
-        trained_by(engine, NETWORKS["logistic"].network(), data, KINDS["plain"])
 
 
 def test_dropout_is_a_draw_of_the_client_and_its_round() -> None:

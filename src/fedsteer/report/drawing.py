@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import Any
 
 from fedsteer.errors import DataError
@@ -14,7 +15,7 @@ from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve
 from fedsteer.report.entries import Entry, gather
 from fedsteer.report.styles import styles
-from fedsteer.report.svg import COLOURS, LINE, Axis, Look, Panel, document, legend
+from fedsteer.report.svg import COLOURS, LINE, Axis, Look, Panel, document, legend, text
 
 AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent": "sent"}
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
@@ -22,6 +23,8 @@ LEFT, TOP, BOTTOM = 56, 62, 50  # margins around a panel
 GAP, LEGEND, EDGE = 18, 216, 12
 WIDE, NARROW = (612, 334), (330, 230)  # of a panel that stands alone, and of several
 ABREAST = 3
+COMPETES = 0.3
+"""Rules that end this much below the best do not decide which accuracies are shown."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,15 @@ def _panel(
         scale, unit = next((pair for pair in UNITS if most >= pair[0]), UNITS[-1])
         words = f"{unit} sent, both ways"
         across = Axis(min(values, default=1.0) / scale, most / scale, log=True)
-    panel = Panel(*place, across, Axis(0, 100))
+    low = _lowest_shown(drawn)
+    best = max(value for one in drawn for value in _means(one))
+    panel = Panel(*place, across, Axis(low, min(100, 10 * ceil(10 * best + 0.05))))
     parts = [panel.frame(heading, f"{words}; test accuracy in %")]
+    hidden = [one.label for one in drawn if 100 * max(_means(one)) < low]
+    if hidden:
+        left, top, wide, high = place
+        note = f"below {low:g}: {', '.join(hidden)}"
+        parts.append(text(left + wide - 4, top + high - 8, note, "end", "#555", size=11))
     for one in sorted(drawn, key=lambda one: one.last):
         columns = (one.curve[axis], one.curve["mean"], one.curve["half"])
         points = [
@@ -114,6 +124,24 @@ def _panel(
         ]
         parts.append(panel.line(points, looks[one.label]))
     return parts
+
+
+def _lowest_shown(drawn: Sequence[Drawn]) -> float:
+    """In percent: where the slowest of the rules that compete stands after a third of its rounds.
+
+    A rule that ends far behind would press the others together at the top.
+    """
+    best = max(one.last for one in drawn)
+    third = [
+        means[len(means) // 3]
+        for one in drawn
+        if one.last > best - COMPETES and len(means := _means(one)) > 2
+    ]
+    return 10.0 * max(0, floor(10 * min(third, default=0.0) - 0.5))
+
+
+def _means(one: Drawn) -> list[float]:
+    return [value for value in one.curve["mean"] if value is not None]
 
 
 def _names(

@@ -9,6 +9,7 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
+from fedsteer.report.changes import changes_markdown, changes_svg
 from fedsteer.report.drawing import to_svg
 from fedsteer.report.entries import look
 from fedsteer.report.formats import columns, to_markdown
@@ -24,7 +25,8 @@ SPECIAL: dict[str, tuple[Callable[[Iterable[Run], str], str], Callable[[Iterable
     "heatmap": (heatmaps_svg, heatmaps_markdown),
     "errors": (errors_svg, errors_markdown),
 }
-"""`figure` of a sheet -> its picture and a table of its numbers; "curves" are the default."""
+"""`figure` of a sheet -> its picture and a table of its numbers; "curves" are the default.
+"changes" need the order of the sheet."""
 
 
 def files_of(runs: Sequence[Run], sheet: Mapping[str, Any] | None) -> dict[str, str]:
@@ -44,9 +46,14 @@ def files_of(runs: Sequence[Run], sheet: Mapping[str, Any] | None) -> dict[str, 
         return {"table.md": table} | _pictures(runs, title, "accuracy.svg")
     title = str(sheet.get("title", "Results"))
     special = SPECIAL.get(str(sheet.get("figure")))
+    order = list(sheet.get("paper") or ())
+    if sheet.get("figure") == "changes":
+        return {
+            "table.md": published_markdown(runs, sheet, changes_markdown(runs, order)),
+            "figure.svg": changes_svg(runs, title, order),
+        }
     if special is None:
         table = published_markdown(runs, sheet)
-        order = list(sheet.get("paper") or ())
         return {"table.md": table} | _pictures(runs, title, "figure.svg", order)
     picture, numbers = special
     try:

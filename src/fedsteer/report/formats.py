@@ -145,6 +145,13 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
+def with_half(found: Estimate | None, form: Callable[[float], str]) -> str:
+    """The mean in that form and half of its interval in points."""
+    if found is None:
+        return MISSING
+    return form(found.mean) + ("" if found.half is None else f" ± {percent(found.half)}")
+
+
 def size(value: float) -> str:
     """Bytes, in decimal units."""
     if value < 999.5:

@@ -10,6 +10,9 @@ from fedsteer.records import Run
 from fedsteer.report.entries import look, number
 from fedsteer.report.formats import duration, markdown
 
+PAUSE = 300.0
+"""Seconds without a run after which the next one begins another sitting."""
+
 
 def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
     """Markdown: the commands as a block, then a line on machine and time."""
@@ -66,15 +69,23 @@ def _machine(runs: Sequence[Run]) -> list[str]:
 
 
 def _time(runs: Sequence[Run]) -> list[str]:
-    """From the first run's start to the last one's end, as runs share a machine."""
-    starts, ends = [], []
+    """From the first run's start to the last one's end, as runs share a machine, without pauses."""
+    times = []
     for run in runs:
         began, seconds = _moment(look(run.manifest, "created")), number(run.result, "seconds")
         if began is None or seconds is None:
             return []
-        starts.append(began)
-        ends.append(began + seconds)
-    return [f"{duration(max(ends) - min(starts))} from the first start to the last end"]
+        times.append((began, began + seconds))
+    sittings: list[list[float]] = []
+    for began, ended in sorted(times):
+        if sittings and began < sittings[-1][1] + PAUSE:
+            sittings[-1][1] = max(sittings[-1][1], ended)
+        else:
+            sittings.append([began, ended])
+    whole = duration(sum(ended - began for began, ended in sittings))
+    if len(sittings) == 1:
+        return [f"{whole} from the first start to the last end"]
+    return [f"{whole} in {len(sittings)} sittings"]
 
 
 def _moment(text: Any) -> float | None:

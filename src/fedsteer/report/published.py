@@ -12,7 +12,7 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number
-from fedsteer.report.formats import MISSING, bars, count, markdown, percent, points, size
+from fedsteer.report.formats import MISSING, bars, count, markdown, percent, points, size, with_half
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.tables import Row, summarise
@@ -111,12 +111,12 @@ def _cells(line: Line) -> dict[str, str]:
     return {
         "experiment": line.experiment,
         "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
-        "ours %": _with_half(row.accuracy, percent),
+        "ours %": with_half(row.accuracy, percent),
         "paper %": MISSING if line.paper is None else percent(line.paper),
         "difference": apart,
-        "vs fedavg": _with_half(row.difference, points),
-        "last third %": _with_half(row.late, percent),
-        "last third vs fedavg": _with_half(row.late_difference, points),
+        "vs fedavg": with_half(row.difference, points),
+        "last third %": with_half(row.late, percent),
+        "last third vs fedavg": with_half(row.late_difference, points),
         "warm-up rounds": _plain(row.warm_up_rounds, count),
         "warm-up uploads": _plain(row.warm_up_uploads, count),
         "sent up": _plain(row.bytes_up, size),
@@ -147,7 +147,7 @@ def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
 
 def _choice_words(choice: Choice) -> str:
     settings = [
-        f"{label} {_with_half(held_out, percent)} (test {_with_half(test, percent)})"
+        f"{label} {with_half(held_out, percent)} (test {with_half(test, percent)})"
         for label, held_out, test in choice.settings
     ]
     text = f"{choice.experiment}, {choice.name}: held-out accuracy of {', '.join(settings)}"
@@ -161,12 +161,6 @@ def _final(entry: Entry, key: str) -> Estimate | None:
 def _place(published: Published) -> Any:
     order = {name: place for place, name in enumerate(published)}
     return lambda experiment: (order.get(experiment, len(order)), experiment)
-
-
-def _with_half(found: Estimate | None, form: Any) -> str:
-    if found is None:
-        return MISSING
-    return str(form(found.mean)) + ("" if found.half is None else f" ± {percent(found.half)}")
 
 
 def _seeds(row: Row) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number, seed_of
+from fedsteer.report.formats import percent, points, with_half
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.svg import COLOURS, Axis, Look, Panel, document, legend
 
@@ -74,7 +75,7 @@ def sizes_markdown(runs: Iterable[Run]) -> str:
     lines = ["| " + " | ".join(headings) + " |", "|" + " --: |" * len(headings)]
     for columns in sorted({size.columns for size in sizes}):
         here = [by_place.get((columns, ridge)) for ridge in ridges]
-        cells = ["-" if one is None else _percent(one.accuracy) for one in here]
+        cells = [with_half(None if one is None else one.accuracy, percent) for one in here]
         if len(ridges) == 2:
             cells.append(_apart(here))
         lines.append(f"| {columns} | " + " | ".join(cells) + " |")
@@ -97,9 +98,4 @@ def _apart(pair: Sequence[Size | None]) -> str:
         return "-"
     both = first.accuracies.keys() & second.accuracies.keys()
     found = estimate(first.accuracies[seed] - second.accuracies[seed] for seed in sorted(both))
-    return "-" if found is None else _percent(found, "+")
-
-
-def _percent(found: Estimate, sign: str = "") -> str:
-    half = "" if found.half is None else f" ± {100 * found.half:.1f}"
-    return f"{100 * found.mean:{sign}.1f}{half}"
+    return with_half(found, points)

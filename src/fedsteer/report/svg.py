@@ -35,7 +35,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`; what lies outside is drawn at the edge."""
+    """From `low` to `high`; what lies outside is put at the edge."""
 
     low: float
     high: float
@@ -91,16 +91,24 @@ class Panel:
         upper = [f"{self._x(x):.1f} {self._y(mean + half):.1f}" for x, mean, half in points]
         lower = [f"{self._x(x):.1f} {self._y(mean - half):.1f}" for x, mean, half in points[::-1]]
         middle = [(self._x(x), self._y(mean)) for x, mean, _ in points]
-        line = "L".join(f"{x:.1f} {y:.1f}" for x, y in middle)
+        line = self._path(points)
         parts = [
             f'<path d="M{"L".join(upper + lower)}Z" fill="{look.colour}" fill-opacity="0.10"/>',
-            f'<path d="M{line}" fill="none" {look.stroke} stroke-width="2"/>',
+            f'<path d="{line}" fill="none" {look.stroke} stroke-width="2"/>',
         ]
         if dots:
             parts += [
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{look.colour}"/>' for x, y in middle
             ]
         return "\n".join(parts)
+
+    def _path(self, points: Sequence[Point]) -> str:
+        """Through the means, but not along the lower edge where they lie below it."""
+        path, drawing = "", False
+        for (x, mean, _), after in zip(points, [*points[1:], points[-1]], strict=True):
+            path += f"{'L' if drawing else 'M'}{self._x(x):.1f} {self._y(mean):.1f}"
+            drawing = max(mean, after[1]) >= self.y.low
+        return path
 
     def _x(self, value: float) -> float:
         return self.left + self.width * self.x.share(value)

@@ -224,8 +224,8 @@ class Rule(ABC):
                 # A bad client shows as a non-finite norm; warnings on the way say nothing more.
                 with np.errstate(invalid="ignore", over="ignore"):
                     outcome = self.compute(memory, active)
-                finite = np.isfinite(outcome.squared_norms)
-                faults = {int(i): "sent a non-finite update" for i in np.flatnonzero(~finite)}
+                bad = (~np.isfinite(outcome.squared_norms)).nonzero()[0].tolist()
+                faults = dict.fromkeys(bad, "sent a non-finite update")
                 if not faults:
                     break
             culprits = [round.clients[i] for i in sorted(faults)]
@@ -241,9 +241,7 @@ class Rule(ABC):
         step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
         state.consume()
         self.commit(memory, active, outcome)
-        clients.commit(
-            active, training=outcome.phase == "train", norms=np.sqrt(outcome.squared_norms)
-        )
+        clients.commit(active, training=outcome.phase == "train", norms=step_diagnostics.norms)
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
@@ -339,13 +337,14 @@ def _diagnose(
         refreshed = outcome.refreshed_residuals
         again = np.full(len(squares), np.nan) if refreshed is None else refreshed / squares
     length = float(np.sqrt(outcome.delta_squared_norm))
-    counted = active.weights**2 * (1 - 1 / active.inverse)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
+    probabilities = 1.0 / active.inverse
+    counted = active.weights**2 * (1 - probabilities)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
     return Diagnostics(
         phase=outcome.phase,
         clients=active.clients,
         fresh=tuple(active.fresh.tolist()),
         weights=outcome.weights,
-        probabilities=1.0 / active.inverse,
+        probabilities=probabilities,
         staleness=active.staleness,
         norms=np.sqrt(squares),
         relative_errors=relative,

@@ -39,7 +39,6 @@ from fedsteer.rules.selection import (
 )
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.ridge import condition
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
@@ -118,7 +117,6 @@ class FedSteer(Rule):
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
         products, squares = space.estimate_products(used, result.products)
         new_products, new_squares = space.estimate_products(new, result.products)
-        present = space.present > 0
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
@@ -129,8 +127,8 @@ class FedSteer(Rule):
                 result.squared_norms - 2 * new_products + new_squares, 0.0
             ),
             weights=weights,
-            condition=condition(space.scaled_gram(space.solve_scale)[np.ix_(present, present)]),
-            columns=int(present.sum()),
+            condition=space.geometry.condition,
+            columns=space.geometry.columns,
             core_set=tuple(owner for owner in space.owners if owner is not None),
             scratch=Scratch(result, casting, old, new),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -98,22 +99,22 @@ class Casting:
     candidates: list[int]  # positions that could take a column over
     reselecting: bool
 
-    @property
+    @cached_property
     def gram_of(self) -> Integers:
         """Positions whose mutual products the pass must take to keep the Gram matrix exact."""
-        return np.unique([i for _, i in self.refreshed] + self.candidates).astype(np.int64)
+        return np.array(sorted({*(i for _, i in self.refreshed), *self.candidates}), np.int64)
 
 
 def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
     """Before the pass: who could end up in a column after `rounds` training rounds."""
     column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
     core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
-    others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
     reselecting = options.reselect_every is not None and (rounds + 1) % options.reselect_every == 0
-    # In the order of slots, so that the order of the round's list does not matter.
-    others.sort(key=lambda i: active.slots[i])
-    if not reselecting and None not in owners:
-        others = []
+    others = []
+    if reselecting or None in owners:
+        others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
+        # In the order of slots, so that the order of the round's list does not matter.
+        others.sort(key=lambda i: active.slots[i])
     return Casting(core, [(c, i) for c, i in core if active.fresh[i]], others, reselecting)
 
 

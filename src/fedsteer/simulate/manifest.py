@@ -23,7 +23,7 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
     """Refuse to mix two different runs in one folder."""
     if not (found.folder / "manifest.json").exists():
         raise DataError(f"{found.folder} has a checkpoint but no manifest.json")
-    before = found.manifest
+    before = _with_defaults(found.manifest)
     now = {"seed": seed, "experiment": experiment.as_dict(), "rule": _rule_record(entry)}
     for name, value in now.items():
         apart = _difference(
@@ -33,6 +33,15 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {apart}; choose another --out"
             )
+
+
+def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
+    """As today's version would have written it: a setting that is younger had its default."""
+    experiment = dict(manifest.get("experiment") or {})
+    for name, usual in plain(Experiment().as_dict()).items():
+        if isinstance(usual, dict) and isinstance(experiment.get(name), dict):
+            experiment[name] = usual | experiment[name]
+    return manifest | {"experiment": experiment}
 
 
 def _difference(name: str, before: Any, now: Any) -> str | None:

@@ -1,7 +1,8 @@
 """A table or figure of the paper: several experiments side by side, with the published figures.
 
 A sheet is a TOML file in `experiments/paper`: `rules`, `variants` and `seeds` for all, and one
-`[[columns]]` for each experiment, made from a shipped one by `set`, with what the paper printed.
+`[[columns]]` for each experiment, made from a shipped one by `set`, with what the paper printed. A
+column may have `rules` of its own, and `reading = "authors"` to begin at their code.
 """
 
 from __future__ import annotations
@@ -119,8 +120,14 @@ def load_sheet(
             variants=table.get("variants", {}),
             seeds=seeds or table["seeds"],
         )
-        if reading == "authors":
+        if "authors" in (reading, column.get("reading")):
             experiment = _authors(experiment, column["experiment"], column["set"])
+        if reading != "paper":
+            experiment = replace(
+                experiment,
+                name=f"{experiment.name}-{reading}",
+                title=f"{experiment.title}, {reading}",
+            )
         if smoke:
             experiment = _smoke(experiment)
         columns.append(Column(experiment.changed(settings or {}), column.get("paper", {})))
@@ -142,8 +149,7 @@ def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Exper
     text = (files("fedsteer") / "experiments" / "readings" / "authors.toml").read_text()
     table = tomllib.loads(text)
     theirs = table["all"]["set"] | table.get(base, {}).get("set", {})
-    changed = experiment.changed(theirs | dict(own))
-    return replace(changed, name=f"{experiment.name}-authors", title=f"{experiment.title}, authors")
+    return experiment.changed(theirs | dict(own))
 
 
 def _smoke(experiment: Experiment) -> Experiment:

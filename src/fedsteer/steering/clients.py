@@ -62,18 +62,18 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        known = self._sizes_of(self.roster.find(round.clients)) > 0
-        if known.all():
-            return {}
+        unknown = self._sizes_of(self.roster.find(round.clients)) <= 0
         reason = "is unknown: pass sizes with the round to let it join"
-        return {int(i): reason for i in np.flatnonzero(~known)}
+        return {i: reason for i in unknown.nonzero()[0].tolist()}
 
     def activate(self, round: Round, *, weighs: bool, max_weight: float | None) -> Active:
         """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
         slots = self.roster.preview(round.clients)
         count = len(slots)
-        only_refresh = set(round.refresh or ())
-        fresh = np.array([client not in only_refresh for client in round.clients], dtype=bool)
+        fresh = np.ones(count, dtype=bool)
+        if round.refresh:
+            only_refresh = set(round.refresh)
+            fresh[:] = [client not in only_refresh for client in round.clients]
         old_sizes = self.sizes[slots]
         sizes = np.where(old_sizes > 0, old_sizes, 1.0) if round.sizes is None else round.sizes
         given = round.probabilities
@@ -113,8 +113,8 @@ class Clients(Component):
     def commit(self, active: Active, *, training: bool, norms: Floats) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
         newcomers = active.old_sizes <= 0
-        self.roster.enrol(active.clients)
         if newcomers.any():
+            self.roster.enrol(active.clients)
             self.probability.join(active.slots[newcomers], active.number)
         if self.bound is not None:
             self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
@@ -160,8 +160,8 @@ class Clients(Component):
         self.roster.remove(names)
 
     def _sizes_of(self, slots: Integers) -> Floats:
-        sizes: Floats = self.sizes[np.maximum(slots, 0)]
-        return sizes if slots.min(initial=0) >= 0 else np.where(slots >= 0, sizes, 0.0)
+        sizes: Floats = np.where(slots >= 0, self.sizes[np.maximum(slots, 0)], 0.0)
+        return sizes
 
 
 def enrol_population(

@@ -6,7 +6,12 @@ mean nothing, a symmetric eigendecomposition with a relative cut-off takes over.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsteer.steering.kernels import Floats
 
@@ -16,19 +21,26 @@ CUT_OFF = 1e-12
 
 def ridge_solve(gram: Floats, ridge: float, right: Floats, solver: str = "cholesky") -> Floats:
     """(K + ridge I)^-1 right, for all right-hand sides at once; pseudo-inverse where singular."""
-    if not gram.size or not right.size:
-        return np.zeros_like(right)
+    return ridge_solver(gram, ridge, solver)(right)
+
+
+def ridge_solver(
+    gram: Floats, ridge: float, solver: str = "cholesky"
+) -> Callable[[Floats], Floats]:
+    """`ridge_solve` as a function of the right-hand sides: what they share is done once."""
+    if not gram.size:
+        return np.zeros_like
     system = gram + ridge * np.eye(len(gram))
     if solver == "gradient":
-        return _descend(system, right)
+        return partial(_descend, system)
     try:
         lower = np.linalg.cholesky(system)
     except np.linalg.LinAlgError:
-        return pseudo_inverse(system) @ right
-    pivots = np.diag(lower) ** 2
+        return partial(np.matmul, pseudo_inverse(system))
+    pivots = lower.diagonal() ** 2
     if pivots.min() <= CUT_OFF * pivots.max() * len(gram):
-        return pseudo_inverse(system) @ right
-    return np.linalg.solve(lower.T, np.linalg.solve(lower, right))
+        return partial(np.matmul, pseudo_inverse(system))
+    return partial(_substitute, lower)
 
 
 def pseudo_inverse(symmetric: Floats) -> Floats:
@@ -46,6 +58,10 @@ def condition(gram: Floats) -> float:
         return float("nan")
     values = np.linalg.eigvalsh(gram)
     return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
+
+
+def _substitute(lower: NDArray[Any], right: Floats) -> Floats:
+    return np.linalg.solve(lower.T, np.linalg.solve(lower, right))
 
 
 def _descend(system: Floats, right: Floats, tolerance: float = 1e-12) -> Floats:

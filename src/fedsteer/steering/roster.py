@@ -41,12 +41,17 @@ class Roster(Component):
 
     def find(self, clients: Sequence[ClientId]) -> Integers:
         """The slot of each client, -1 where the roster does not know it."""
-        return np.array([self._find(client) for client in clients], dtype=np.int64)
+        dense, slot_of = self.dense, self._slot_of
+        slots = [
+            client if isinstance(client, int) and 0 <= client < dense else slot_of.get(client, -1)
+            for client in clients
+        ]
+        return np.array(slots, dtype=np.int64)
 
     def preview(self, clients: Sequence[ClientId]) -> Integers:
         """As `find`, with the slots that `enrol` would give to newcomers; writes nothing."""
         slots = self.find(clients)
-        if slots.min(initial=0) >= 0:
+        if not len(slots) or slots.min() >= 0:
             return slots
         newcomers = sorted(np.flatnonzero(slots < 0).tolist(), key=lambda i: id_order(clients[i]))
         ahead = self.free[::-1] + [
@@ -58,11 +63,10 @@ class Roster(Component):
 
     def enrol(self, clients: Sequence[ClientId]) -> None:
         """Give every newcomer the slot that `preview` named."""
-        if self.find(clients).min(initial=0) >= 0:
-            return
+        known = self.find(clients)
         planned = self.preview(clients)
-        for client, slot in zip(clients, planned.tolist(), strict=True):
-            if self._find(client) < 0:
+        for client, slot, before in zip(clients, planned.tolist(), known.tolist(), strict=True):
+            if before < 0:
                 if slot in self.free:
                     self.free.remove(slot)
                 self.ids.append(client)
@@ -85,8 +89,3 @@ class Roster(Component):
     def everyone(self) -> list[ClientId]:
         """All ids, dense ones first."""
         return [*range(self.dense), *self.ids]
-
-    def _find(self, client: ClientId) -> int:
-        if isinstance(client, int) and 0 <= client < self.dense:
-            return client
-        return self._slot_of.get(client, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -93,7 +92,7 @@ class Active:
 
 def plain_id(client: Any) -> ClientId:
     """An id as int or str; NumPy integers become int, anything else is refused."""
-    if isinstance(client, str):
+    if type(client) is int or isinstance(client, str):
         return client
     if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
         return int(client)
@@ -125,11 +124,12 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     for name, value in vectors.items():
         if value is None:
             continue
-        most = 1.0 if name == "probabilities" else sys.float_info.max
-        good = (value > 0) & (value <= most)  # nan is neither
-        if not good.all():
-            wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
-            fault(~good, f"{name} must be {wanted}")
+        # Neither comparison holds for nan, and comparing raises no warning.
+        good = (value > 0) & ((value <= 1) if name == "probabilities" else (value < np.inf))
+        if good.all():
+            continue
+        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
+        fault(~good, f"{name} must be {wanted}")
     return replace(round, clients=clients, updates=updates, **vectors), faults
 
 

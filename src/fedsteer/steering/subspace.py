@@ -18,8 +18,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsteer.steering.geometry import Geometry
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
-from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
+from fedsteer.steering.ridge import pseudo_inverse
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
@@ -34,7 +35,7 @@ class Subspace(Component):
     """Columns, owners, coordinates."""
 
     owners: list[ClientId | None]  # whose update each column is; None: vacant
-    gram: Floats  # (k, k) of the raw columns; zero rows where there is no column yet
+    gram: Floats  # (k, k) of the raw columns, zero where there is none yet; replaced, not changed
     total: Floats  # (k,) u = sum_i n_i z_i
     coordinates: Table  # (N, k) z_i
     versions: Table  # (N,) how many maps were there when z_i was written
@@ -61,28 +62,26 @@ class Subspace(Component):
             magnitude=magnitude,
         )
 
-    @property
-    def present(self) -> Floats:
-        """1 where there is a column, 0 where its client was never seen or sent zeros."""
-        return (np.diag(self.gram) > 0).astype(float)
+    def __post_init__(self) -> None:
+        self._geometry = Geometry(self.gram, self.basis)
 
     @property
-    def solve_scale(self) -> Floats:
-        """Factor from raw columns to those the coordinates are solved in: 1/|h_j|, or 1/k."""
-        return self._scale(self.gram)
+    def geometry(self) -> Geometry:
+        """Of the columns as they are; kept until the Gram matrix is another array."""
+        if self._geometry.gram is not self.gram:
+            self._geometry = Geometry(self.gram, self.basis)
+        return self._geometry
 
     @property
     def estimate_scale(self) -> Floats:
         """Factor from raw columns to those the stored coordinates z refer to."""
-        return self.present if self.magnitude == "follow" else self.solve_scale
-
-    def scaled_gram(self, scale: Floats) -> Floats:
-        """K for columns of that scale."""
-        return self.gram * np.outer(scale, scale)
+        return self.geometry.present if self.magnitude == "follow" else self.geometry.scale
 
     def read(self, slots: Integers) -> Floats:
         """(m, k) z_i in today's basis."""
         stored = self.coordinates[slots].copy()
+        if not len(self.maps):
+            return stored
         behind = self.versions[slots]
         for version in range(int(behind.min()) if len(behind) else 0, len(self.maps)):
             due = behind <= version
@@ -112,14 +111,14 @@ class Subspace(Component):
 
     def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
-        scale = self.solve_scale
-        solved = ridge_solve(self.scaled_gram(scale), ridge, scale[:, None] * products, solver).T
+        scale = self.geometry.scale
+        solved = self.geometry.solve(ridge, scale[:, None] * products, solver).T
         return solved * scale if self.magnitude == "follow" else solved
 
     def estimate_products(self, stored: Floats, products: Floats) -> tuple[Floats, Floats]:
         """(m,) g_i . estimate_i and |estimate_i|^2 for stored coordinates, in k dimensions."""
         scaled = stored * self.estimate_scale  # the estimates as combinations of raw columns
-        return np.sum(scaled.T * products, axis=0), np.sum(scaled @ self.gram * scaled, axis=1)
+        return (scaled.T * products).sum(axis=0), (scaled @ self.gram * scaled).sum(axis=1)
 
     def own_coordinates(
         self,
@@ -165,11 +164,14 @@ class Subspace(Component):
         installed   (column, position, client): another client takes the column over
         gram_of     the positions whose mutual products `result.gram` holds
         """
+        if not refreshed and not installed:
+            return
         size = len(self.owners)
-        across = (
-            result.products[:, gram_of] if result.products.size else np.zeros((size, len(gram_of)))
-        )
-        union = np.block([[self.gram, across], [across.T, result.gram]])
+        union = np.zeros((size + len(gram_of), size + len(gram_of)))
+        union[:size, :size], union[size:, size:] = self.gram, result.gram
+        if result.products.size:
+            union[:size, size:] = result.products[:, gram_of]
+            union[size:, :size] = union[:size, size:].T
         place = {int(position): size + i for i, position in enumerate(gram_of)}
         index = np.arange(size)
         for column, position in refreshed:
@@ -185,8 +187,7 @@ class Subspace(Component):
             self.owners[column] = client
         self.gram = union[np.ix_(index, index)]
         changed = dict(refreshed) | {column: position for column, position, _ in installed}
-        if changed:
-            self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
+        self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
@@ -199,25 +200,19 @@ class Subspace(Component):
         erase = np.eye(len(self.owners))
         erase[column, column] = 0.0
         self._push(erase)
+        self.gram = self.gram.copy()
         self.gram[column] = self.gram[:, column] = 0.0
         if self.rows is not None:
             self.rows[column] = 0
         if not keep_owner:
             self.owners[column] = None
 
-    def _scale(self, gram: Floats) -> Floats:
-        squares = np.diag(gram)
-        if self.basis == "mean":
-            return (squares > 0) / len(squares)
-        return np.where(squares > 0, 1.0 / np.sqrt(np.where(squares > 0, squares, 1.0)), 0.0)
-
     def _map(self, union: Floats, before: Integers, after: Integers) -> None:
         """Push M = (R'^T R')^+ R'^T R for the change of columns `before` -> `after`."""
 
         def scale(index: Integers) -> Floats:
-            gram = union[np.ix_(index, index)]
-            follow = self.magnitude == "follow"
-            return (np.diag(gram) > 0).astype(float) if follow else self._scale(gram)
+            columns = Geometry(union[np.ix_(index, index)], self.basis)
+            return columns.present if self.magnitude == "follow" else columns.scale
 
         old, new = scale(before), scale(after)
         inner = union[np.ix_(after, after)] * np.outer(new, new)
@@ -252,6 +247,7 @@ class Subspace(Component):
         self.stretch[columns] = lengths
         # The Gram matrix must be that of the rounded columns.
         exact = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
+        self.gram = self.gram.copy()
         self.gram[:, columns] = exact
         self.gram[columns] = exact.T
 

@@ -29,17 +29,20 @@ class Table(Component):
         return Table(np.full(shape, fill, dtype), fill)
 
     def __getitem__(self, slots: Integers) -> NDArray[Any]:
-        if not len(slots) or slots.max() < len(self.values):
+        try:  # asking beforehand costs as much as reading
             return self.values[slots]
-        inside = slots < len(self.values)
+        except IndexError:
+            inside = slots < len(self.values)
         rows = np.full((len(slots), *self.values.shape[1:]), self.fill, self.values.dtype)
         rows[inside] = self.values[slots[inside]]
         return rows
 
     def __setitem__(self, slots: Integers, rows: Any) -> None:
-        if len(slots) and slots.max() >= len(self.values):
+        try:
+            self.values[slots] = rows
+        except IndexError:
             length = max(2 * len(self.values), int(slots.max()) + 1, 16)
             grown = np.full((length, *self.values.shape[1:]), self.fill, self.values.dtype)
             grown[: len(self.values)] = self.values
             self.values = grown
-        self.values[slots] = rows
+            self.values[slots] = rows

@@ -14,7 +14,6 @@ order when a client begins and back when it ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +26,7 @@ from torch.nn import functional as F
 from fedsteer.draws import generator
 from fedsteer.errors import TrainingFailed
 from fedsteer.training.arrangement import filter_order
+from fedsteer.training.gpu import numbers
 from fedsteer.training.local import (
     LocalTraining,
     Trained,
@@ -73,7 +73,7 @@ class Captured(Together):
             self.slots = [
                 Slot(self.network, self.data, self.how, self.exact) for _ in range(self.count)
             ]
-        with _numbers(self.exact):
+        with numbers(self.exact):
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({len(batch) for schedule in schedules for batch in schedule}):
                 for slot in self.slots:
@@ -223,17 +223,3 @@ def _longest_first(steps: NDArray[np.int64], slots: int) -> list[list[int]]:
         queues[least].append(task)
         load[least] += int(steps[task])
     return queues
-
-
-@contextmanager
-def _numbers(exact: bool) -> Iterator[None]:
-    """float32 products where `exact`, and kernels that give the same bits every time."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = not exact
-    try:
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact
-        ):
-            yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

@@ -70,7 +70,7 @@ def make_engine(
 ) -> Engine:
     """An engine by name; `exact` False allows shorter numbers in the products on a GPU."""
     if name == "sequential":
-        return Sequential(network, data, how, seed)
+        return Sequential(network, data, how, seed, exact)
     if name == "captured":
         if not data.images.is_cuda:
             raise ConfigurationError("run.engine=captured needs a GPU")

@@ -1,7 +1,9 @@
-"""Triton kernels where they can be used: on a GPU, where Triton is installed, below float64."""
+"""Where Triton kernels can be used (on a GPU, below float64), and how exact a GPU multiplies."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,3 +22,20 @@ def kernels_beside(values: Tensor, name: str) -> Any:
 @cache
 def _imported(name: str) -> Any:
     return import_module(f"fedsteer.training.{name}") if find_spec("triton") else None
+
+
+@contextmanager
+def numbers(exact: bool) -> Iterator[None]:
+    """float32 products where `exact`, else tf32; and kernels that give the same bits every time.
+
+    Torch by itself allows tf32 in convolutions.
+    """
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = not exact
+    try:
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=False, deterministic=True, allow_tf32=not exact
+        ):
+            yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before

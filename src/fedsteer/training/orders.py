@@ -70,7 +70,7 @@ class Together(ABC):
             raise
         except Exception as error:
             # The reference trains the same clients one by one and names the one that fails.
-            reference = Sequential(self.network, self.data, self.how, self.seed)
+            reference = Sequential(self.network, self.data, self.how, self.seed, self.exact)
             reference.train(model, jobs, round, proximal)
             raise TrainingFailed(
                 f"clients fail when trained together, though none does alone: {error}; "

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.training.gpu import numbers
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -31,8 +32,15 @@ class Sequential:
 
     name = "sequential"
 
-    def __init__(self, network: Network, data: TrainingData, how: LocalTraining, seed: int) -> None:
-        self.network, self.data, self.how, self.seed = network, data, how, seed
+    def __init__(
+        self,
+        network: Network,
+        data: TrainingData,
+        how: LocalTraining,
+        seed: int,
+        exact: bool = True,
+    ) -> None:
+        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
@@ -44,7 +52,8 @@ class Sequential:
             # Dropout and the like draw from torch's generator: make that this client's own.
             draw = generator(self.seed, "network", round=round, client=job.client)
             try:
-                with torch.random.fork_rng(devices=[model.device] if model.is_cuda else []):
+                own = [model.device] if model.is_cuda else []
+                with torch.random.fork_rng(devices=own), numbers(self.exact):
                     torch.manual_seed(int(draw.integers(2**63)))
                     updates[place], steps[place], losses[place] = self._client(
                         model, job, round, proximal

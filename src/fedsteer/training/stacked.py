@@ -8,8 +8,7 @@ equal size do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.training.formula import FormulaGradient
+from fedsteer.training.gpu import numbers
 from fedsteer.training.local import (
     LocalTraining,
     Trained,
@@ -87,7 +87,7 @@ class Stacked(Together):
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
             planned = Planned([schedules[i] for i in part], like.device, like.dtype)
-            with _products(self.exact):
+            with numbers(self.exact):
                 ends, means = self._together([orders[i] for i in part], planned)
             if part == list(range(len(orders))):
                 updates = ends  # all of them, in order: nothing to put in place
@@ -151,14 +151,3 @@ class Stacked(Together):
                 )
         updates = self.gradient.restore(torch.sub(starts, weights, out=weights))
         return updates, losses.double().cpu().numpy() / planned.lengths
-
-
-@contextmanager
-def _products(exact: bool) -> Iterator[None]:
-    """Whether matrix products on a GPU are float32 or tf32; rules always get float32."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = not exact
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

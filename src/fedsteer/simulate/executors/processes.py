@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from queue import Empty
 from time import monotonic
 from typing import Any
@@ -17,6 +19,8 @@ from fedsteer.simulate.runner import Interrupted, Progress
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a worker whose runs go in lock-step."""
+
+BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 _messages: Any = None  # the queue of this worker process
 
@@ -33,7 +37,7 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
         except Empty:
             pass
 
-    with context.Manager() as manager:
+    with one_thread_each(cells[0].experiment.run.device), context.Manager() as manager:
         messages = manager.Queue()
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
         try:
@@ -45,6 +49,24 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
             raise Interrupted from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def one_thread_each(device: str) -> Iterator[None]:
+    """Beside a GPU, NumPy in processes that start now multiplies with one thread, not all cores.
+
+    Its matrices are of size k; with a hundred columns the threads of several processes would spend
+    their time waiting for each other. On a CPU a run's threads are its own matter.
+    """
+    before = {name: os.environ.get(name) for name in BLAS_THREADS}
+    if device != "cpu":
+        os.environ.update({name: "1" for name, value in before.items() if value is None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
 
 
 def _start_worker(messages: Any) -> None:

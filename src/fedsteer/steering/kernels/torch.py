@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -65,6 +67,16 @@ def _host(array: Tensor) -> Floats:
     return result
 
 
+def _fused(updates: Tensor) -> Any:
+    """The Triton kernel's module where it can be used: on a GPU, with Triton, below float64."""
+    return _triton() if updates.is_cuda and updates.dtype != torch.float64 else None
+
+
+@cache
+def _triton() -> Any:
+    return import_module("fedsteer.steering.kernels.fused") if find_spec("triton") else None
+
+
 def one_pass(
     updates: Tensor,
     weights: Floats,
@@ -77,6 +89,12 @@ def one_pass(
     gram_of: Integers | None = None,
     precise: bool = False,
 ) -> Pass:
+    fused = None if precise else _fused(updates)
+    if fused is not None:
+        more = rows, base, base_scale, gram_of
+        found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
+        if found is not None:
+            return found
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = None if gram_of is None or not len(gram_of) else gram_of
