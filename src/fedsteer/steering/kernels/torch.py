@@ -128,14 +128,14 @@ def one_pass(
             part = fresh if every else fresh[core]
             add("gram", _inner(part, part))
         add("length", (out @ out).double())
-    found = _all_to_host(sums)
-    gram = found.get("gram", np.zeros((0, 0)))
+    back = _all_to_host(sums)
+    gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
         delta.to(_wide(updates)),
-        found.get("products", np.zeros((width, count))),
-        gram.diagonal().copy() if every else found["squares"],
+        back.get("products", np.zeros((width, count))),
+        gram.diagonal().copy() if every else back["squares"],
         gram,
-        float(found["length"]),
+        float(back["length"]),
     )
 
 
