@@ -13,6 +13,7 @@ from fedsteer.training import Job, LocalTraining, Network, TrainingData, make_en
 from fedsteer.training.engines import choose_threads
 from fedsteer.training.known import known_layers
 from fedsteer.training.pointwise import Pointwise, is_wide
+from fedsteer.training.products import Products
 from fedsteer.training.stacked import Stacked
 from tests.training.made_data import CLASSES, training_data
 from tests.training.test_engines import KINDS, Kind, assert_same, jobs_of, trained_by
@@ -57,6 +58,47 @@ def test_equal_to_sequential(sizes: tuple[int, ...], name: str, kind: Kind) -> N
     data = training_data(SHAPE, sizes)
     ours = trained_by("stacked", network(name), data, kind)
     assert_same(ours, trained_by("sequential", network(name), data, kind), tolerance=1e-11)
+
+
+STORED = {
+    "one epoch": Kind.of(shuffle=False, epochs=1),
+    "epochs": Kind.of(shuffle=False, epochs=3),
+    "small last batch": Kind.of(shuffle=False, batch=5),
+    "more than some hold": Kind.of(batch=12),
+    "masked": Kind.of(shuffle=False, mask_absent_labels=True),
+    "starts": Kind(LocalTraining(epochs=2, batch=4, rate=0.05, shuffle=False), starts=True),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("kind", STORED.values(), ids=STORED.keys())
+def test_batches_in_stored_order(sizes: tuple[int, ...], name: str, kind: Kind) -> None:
+    """Where a batch is a slice of the points, and not all clients have as many batches."""
+    data = training_data(SHAPE, sizes)
+    ours = trained_by("stacked", network(name), data, kind)
+    assert_same(ours, trained_by("sequential", network(name), data, kind), tolerance=1e-11)
+
+
+def test_a_client_counts_only_its_own_steps() -> None:
+    data, how = training_data(SHAPE, (13, 8, 5)), KINDS["plain"].how  # 2 epochs of batches of 8
+    trained = stacked(data, how).train(network().initial(1), [Job(c) for c in range(3)], 1)
+    assert trained.steps.tolist() == [4, 2, 2]
+
+
+def test_who_was_not_here_for_longest_goes_first() -> None:
+    clients = [np.arange(first, first + 3) for first in (0, 3, 6)]
+    images = torch.rand((9, 5))
+    products = Products(room=2 * 9)
+
+    def ask(which: int) -> bytes:
+        found = products.of([clients[which]], images[clients[which]].unsqueeze(0))[0]
+        torch.testing.assert_close(found, images[clients[which]] @ images[clients[which]].T + 1)
+        return clients[which].tobytes()
+
+    kept = [ask(which) for which in (0, 1, 0, 2)]
+    assert list(products._kept) == [kept[0], kept[3]]
+    assert products.numbers == 18
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -138,14 +180,14 @@ def test_what_is_kept_stays_below_half_of_the_images() -> None:
         clients = [draw.permutation(120)[:40] for _ in range(3)]
         engine.data = replace(data, clients=clients)
         engine.train(model, [Job(client) for client in range(3)], 1)
-        assert pointwise(engine).kept <= data.images.numel() // 2
+        assert pointwise(engine).products.numbers <= data.images.numel() // 2
 
 
 def test_a_single_step_needs_no_products() -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), Kind.of(batch=0, epochs=1)
     engine = stacked(data, kind.how)
     engine.train(network().initial(1), [Job(client) for client in range(6)], 3)
-    assert pointwise(engine).kept == 0
+    assert pointwise(engine).products.numbers == 0
     ours = trained_by("stacked", network(), data, kind)
     assert_same(ours, trained_by("sequential", network(), data, kind), tolerance=1e-11)
 

@@ -62,7 +62,8 @@ class ServerOptimiser:
         moments = state.consume()
         assert isinstance(moments, Moments)
         if self.method == "sgd":
-            return model - self.rate * delta, State(state.rule, moments)
+            step = delta if self.rate == 1 else self.rate * delta
+            return model - step, State(state.rule, moments)
         first = delta * 0 if moments.first is None else moments.first
         if self.method == "momentum":
             first = self.beta1 * first + delta

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from fedsteer.training.gpu import kernels_beside
 
 KERNELS = "convolution_kernels"
+_threshold_backward = torch.ops.aten.threshold_backward.default  # found once: a call is short
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
 def activation_gradient(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
     """The gradient before an activation whose outputs these are."""
     if activation == "relu":
-        found: Tensor = torch.ops.aten.threshold_backward(back, outputs, 0)
+        found: Tensor = _threshold_backward(back, outputs, 0)
         return found
     if activation == "tanh":
         return back * (1 - outputs * outputs)

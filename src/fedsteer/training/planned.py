@@ -57,15 +57,11 @@ class Planned:
 
     def points(self, step: int, group: Group) -> Tensor:
         """(c, widest) the batches of a group; padding repeats point 0 at weight 0."""
-        return self.of(self.table, step, group)
-
-    def of(self, table: Tensor, step: int, group: Group) -> Tensor:
-        """(c, widest) the same of another table, one like `self.table`."""
         if self.even:  # a view
-            by_step = table.view(len(self.lengths), -1, table.shape[1])
+            by_step = self.table.view(len(self.lengths), -1, self.table.shape[1])
             return by_step[group.first : group.last, step, : group.widest]
         rows = self.rows[group.first : group.last] + step
-        return table[rows, : group.widest]
+        return self.table[rows, : group.widest]
 
     def groups(self, step: int, pads: bool) -> list[Group]:
         """Runs of neighbours with batches of equal size or, where it `pads`, about equal."""

@@ -108,7 +108,12 @@ class Kernels(Protocol):
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors, "numpy" for everything else."""
-    return "torch" if type(array).__module__.partition(".")[0] == "torch" else "numpy"
+    return _library_of_module(type(array).__module__)
+
+
+@cache
+def _library_of_module(module: str) -> str:
+    return "torch" if module.partition(".")[0] == "torch" else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:

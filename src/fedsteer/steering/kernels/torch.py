@@ -101,42 +101,53 @@ def one_pass(
     every = chosen is not None and np.array_equal(chosen, np.arange(count))
     work = torch.float64 if precise else _wide(updates)
     weigh = _beside(weights, updates, work)
-    steer = _beside(np.zeros(0) if coefficients is None else coefficients, updates, work)
+    steer = None if coefficients is None else _beside(coefficients, updates, work)
     picked = None if rows is None else _beside(rows, updates, torch.int64)
     core = None if chosen is None else _beside(chosen, updates, torch.int64)
 
-    def zeros(*shape: int) -> Tensor:
-        return torch.zeros(shape, dtype=torch.float64, device=updates.device)
-
     delta = torch.empty(dim, dtype=work, device=updates.device)
-    products, squared_norms, squared = zeros(width, count), zeros(count), zeros()
-    gram = zeros(0, 0) if core is None else zeros(len(core), len(core))
+    sums = dict[str, Tensor]()  # over the blocks, float64
+
+    def add(name: str, part: Tensor) -> None:
+        sums[name] = sums[name] + part if name in sums else part
+
     for block in _blocks(dim, updates.device):
         fresh = updates[:, block].to(work)
         out = torch.mv(fresh.T, weigh, out=delta[block])
         if width:
-            assert basis is not None
+            assert basis is not None and steer is not None
             known = basis[:, block] if picked is None else basis[picked, block]
             known = known.to(work)
-            products += _inner(known, fresh)
+            add("products", _inner(known, fresh))
             out.addmv_(known.T, steer)
         if base is not None:
             out += base_scale * base[block]
         if not every:
-            squared_norms += _squares(fresh)
+            add("squares", _squares(fresh))
         if core is not None:
             part = fresh if every else fresh[core]
-            gram += _inner(part, part)
-        squared += out @ out
-    if every:
-        squared_norms = gram.diagonal()
-    delta = delta.to(_wide(updates))
-    # One way back to the host: every one of them waits for the device.
-    parts = [products, squared_norms, gram, squared]
+            add("gram", _inner(part, part))
+        add("length", (out @ out).double())
+    back = _all_to_host(sums)
+    gram = back.get("gram", np.zeros((0, 0)))
+    return Pass(
+        delta.to(_wide(updates)),
+        back.get("products", np.zeros((width, count))),
+        gram.diagonal().copy() if every else back["squares"],
+        gram,
+        float(back["length"]),
+    )
+
+
+def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
+    """One way back for all of them: every one waits for the device."""
+    parts = list(sums.values())
+    if all(part.device.type == "cpu" for part in parts):
+        return {name: _host(part) for name, part in sums.items()}
     back = _host(torch.cat([part.reshape(-1) for part in parts]))
-    inner, norms, own, length = np.split(back, np.cumsum([part.numel() for part in parts[:-1]]))
-    shape = (width, count)
-    return Pass(delta, inner.reshape(shape), norms, own.reshape(gram.shape), float(length[0]))
+    pieces = np.split(back, np.cumsum([part.numel() for part in parts[:-1]]))
+    shaped = zip(sums.items(), pieces, strict=True)
+    return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
 def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
