@@ -67,9 +67,13 @@ def test_a_line_for_every_setting_in_the_order_of_the_sheet(tmp_path: Path) -> N
     runs = find_runs(tmp_path)
     sheet = {"title": "T", "figure": "changes", "paper": {"text": {}, "code": {}}}
     made = files_of(runs, sheet)
-    assert "| text | 71.0 ± 12.7 | 60.0 ± 0.0 |\n| code | - | 20.0 ± 127.1 |" in made["table.md"]
+    assert (
+        "| text | 71.0 (70, 72) | 60.0 (60, 60) |\n| code | - | 20.0 (10, 30) |" in made["table.md"]
+    )
     words = texts(made["figure.svg"])
-    assert words.index("text") < words.index("code") and made["figure.svg"].count("<circle") == 3
+    assert (
+        words.index("text") < words.index("code") and made["figure.svg"].count("<circle") == 6 + 2
+    )
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
