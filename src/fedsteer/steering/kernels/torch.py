@@ -20,11 +20,15 @@ from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
 # product would keep a single core busy and lose digits.
 CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 24
+WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
 
 
-def _blocks(dim: int, device: torch.device) -> Iterator[slice]:
+def _blocks(dim: int, device: torch.device, widened: int = 0) -> Iterator[slice]:
+    """`widened` rows are copied to float64 in each block."""
     size = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
+    if widened:
+        size = min(size, max(WIDENED // widened, PIECE))
     for start in range(0, dim, size):
         yield slice(start, min(start + size, dim))
 
@@ -160,7 +164,8 @@ def add_rows(
 ) -> None:
     weigh = _beside(weights, target, torch.float64)
     picked = None if rows is None else _beside(rows, rows_of, torch.int64)
-    for block in _blocks(len(target), target.device):
+    rows_read = len(rows_of) if rows is None else len(rows)
+    for block in _blocks(len(target), target.device, widened=rows_read):
         part = rows_of[:, block] if picked is None else rows_of[picked, block]
         target[block] += weigh @ part.double()
 
@@ -176,7 +181,7 @@ def gram(updates: Tensor, columns: slice = slice(None)) -> Floats:
 
 def products(left: Tensor, right: Tensor) -> Floats:
     result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
-    for block in _blocks(left.shape[1], left.device):
+    for block in _blocks(left.shape[1], left.device, widened=len(left) + len(right)):
         result += left[:, block].double() @ right[:, block].double().T
     return _host(result)
 
