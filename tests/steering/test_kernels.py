@@ -197,7 +197,7 @@ def test_block_size_changes_nothing_but_rounding(
 
     usual = everything()
 
-    def sliced(dim: int, *_: Any) -> Any:
+    def sliced(dim: int, *_: Any, **__: Any) -> Any:
         return (slice(start, min(start + size, dim)) for start in range(0, dim, size))
 
     monkeypatch.setattr(in_numpy, "_blocks", sliced)
