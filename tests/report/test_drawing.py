@@ -44,6 +44,26 @@ def test_a_rule_far_behind_is_named_instead_of_pressing_the_others_together(tmp_
     assert sum("L" in line for line in strokes) == 2, "nothing runs along the lower edge"
 
 
+def test_whoever_falls_at_the_end_is_shown_or_named(tmp_path: Path) -> None:
+    made(tmp_path, "steady", 0, [0.8, 0.8, 0.85, 0.9])
+    made(tmp_path, "slips", 0, [0.8, 0.8, 0.85, 0.65])
+    made(tmp_path, "collapses", 0, [0.8, 0.8, 0.85, 0.1])
+    texts = [t.text for t in ElementTree.fromstring(to_svg(find_runs(tmp_path), "A")).iter()]
+    assert "below 60: collapses" in texts
+
+
+def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
+    for name, sent in (("told", {"bytes_up": 10, "bytes_down": 10}), ("untold", {})):
+        with RecordWriter(tmp_path / name / "fedavg" / "seed-0") as records:
+            rule = {"label": "fedavg", "name": "fedavg"}
+            records.manifest({"rule": rule, "seed": 0, "experiment": {"name": name}})
+            for number in (1, 2, 3):
+                row = {"round": number, "phase": "train", "training_round": number}
+                records.append("rounds", row | {"accuracy": 0.5} | sent)
+    drawn = to_svg(find_runs(tmp_path), "A", ("all", "sent"))
+    assert drawn.count('stroke-width="2"') == 3, "two panels of the one, one of the other"
+
+
 def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "run") as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})

@@ -76,6 +76,14 @@ def test_a_line_for_every_setting_in_the_order_of_the_sheet(tmp_path: Path) -> N
     )
 
 
+def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "text" / "a" / "seed-0") as records:
+        rule = {"label": "a", "name": "a"}
+        records.manifest({"rule": rule, "seed": 0, "experiment": {"name": "text"}})
+    sheet = {"title": "T", "figure": "changes", "paper": {"text": {}}}
+    assert list(files_of(find_runs(tmp_path), sheet)) == ["table.md"]
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path, ["fedavg"], seeds=1, rounds=4, clients=4))
     for draw in (sizes_svg, heatmaps_svg):

@@ -33,7 +33,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
     parser.add_argument("--reading", default="paper", help="paper (default) or authors")
-    parser.add_argument("--only", metavar="COLUMN", help="only columns whose name begins so")
+    parser.add_argument(
+        "--only", metavar="COLUMN", help="only this column, or those whose name begins so"
+    )
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the paper")
     parser.add_argument("--rounds", type=int, metavar="T", help="default: 150")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -11,7 +11,7 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.drawing import looks_by_label
 from fedsteer.report.entries import Entry, gather, number
-from fedsteer.report.formats import MISSING, bars, percent
+from fedsteer.report.formats import MISSING, bars, markdown, percent
 from fedsteer.report.svg import Axis, Look, document, text
 
 LEFT, TOP, WIDTH, LINE, LEGEND = 210, 56, 460, 30, 190
@@ -53,10 +53,10 @@ def changes_markdown(runs: Iterable[Run], order: Sequence[str]) -> str:
     """A row per setting, a column per rule: the mean, and every seed."""
     found = _accuracies(gather(runs))
     labels = sorted({label for _, label in found})
-    lines = [bars(["setting", *labels]), bars([":--", *("--:" for _ in labels)])]
+    lines = [bars(["setting", *map(markdown, labels)]), bars([":--", *("--:" for _ in labels)])]
     for name in _settings(found, order):
         here = [found.get((name, label), []) for label in labels]
-        lines.append(bars([name, *map(_mean_and_seeds, here)]))
+        lines.append(bars([markdown(name), *map(_mean_and_seeds, here)]))
     return "\n".join([*lines, "", "Final accuracy in %: the mean, and in brackets every seed.", ""])
 
 

@@ -57,10 +57,13 @@ def to_svg(
     experiments = [name for name in order if name in names] + sorted(names - set(order))
     kept = [axis for axis in axes if any(axis in one.curve for one in drawn)] or ["train"]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
+    known = {(one.experiment, axis) for one in drawn for axis in one.curve}
     abreast = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
     wide, high = WIDE if len(panels) == 1 else NARROW
     parts: list[str] = []
     for place, (experiment, axis) in enumerate(panels):
+        if (experiment, axis) not in known:
+            continue
         here = [one for one in drawn if one.experiment == experiment and axis in one.curve]
         left = LEFT + (place % abreast) * (LEFT + wide + GAP)
         top = TOP + (place // abreast) * (TOP + high + BOTTOM - EDGE)
@@ -110,7 +113,7 @@ def _panel(
     best = max(value for one in drawn for value in _means(one))
     panel = Panel(*place, across, Axis(low, min(100, 10 * ceil(10 * best + 0.05))))
     parts = [panel.frame(heading, f"{words}; test accuracy in %")]
-    hidden = [one.label for one in drawn if 100 * max(_means(one)) < low]
+    hidden = [one.label for one in drawn if 100 * one.last < low]
     if hidden:
         left, top, wide, high = place
         note = f"below {low:g}: {', '.join(hidden)}"
@@ -127,17 +130,15 @@ def _panel(
 
 
 def _lowest_shown(drawn: Sequence[Drawn]) -> float:
-    """In percent: where the slowest of the rules that compete stands after a third of its rounds.
+    """In percent: where the slowest of the rules that compete stands after a third of its rounds,
+    or at its end.
 
     A rule that ends far behind would press the others together at the top.
     """
     best = max(one.last for one in drawn)
-    third = [
-        means[len(means) // 3]
-        for one in drawn
-        if one.last > best - COMPETES and len(means := _means(one)) > 2
-    ]
-    return 10.0 * max(0, floor(10 * min(third, default=0.0) - 0.5))
+    rivals = [one for one in drawn if one.last > best - COMPETES]
+    lowest = min(min(one.last, _means(one)[len(_means(one)) // 3]) for one in rivals)
+    return 10.0 * max(0, floor(10 * lowest - 0.5))
 
 
 def _means(one: Drawn) -> list[float]:

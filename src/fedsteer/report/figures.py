@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +46,10 @@ def files_of(runs: Sequence[Run], sheet: Mapping[str, Any] | None) -> dict[str, 
         table = f"{to_markdown(summary, kept)}\n{origin(runs)}\n"
         return {"table.md": table} | _pictures(runs, title, "accuracy.svg")
     title = str(sheet.get("title", "Results"))
-    special = SPECIAL.get(str(sheet.get("figure")))
     order = list(sheet.get("paper") or ())
+    special = SPECIAL.get(str(sheet.get("figure")))
     if sheet.get("figure") == "changes":
-        return {
-            "table.md": published_markdown(runs, sheet, changes_markdown(runs, order)),
-            "figure.svg": changes_svg(runs, title, order),
-        }
+        special = partial(changes_svg, order=order), partial(changes_markdown, order=order)
     if special is None:
         table = published_markdown(runs, sheet)
         return {"table.md": table} | _pictures(runs, title, "figure.svg", order)

@@ -37,11 +37,12 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
     """As today's version would have written it: a setting that is younger had its default."""
-    experiment = dict(manifest.get("experiment") or {})
-    for name, usual in plain(Experiment().as_dict()).items():
-        if isinstance(usual, dict) and isinstance(experiment.get(name), dict):
-            experiment[name] = usual | experiment[name]
-    return manifest | {"experiment": experiment}
+    usual = plain(Experiment().as_dict())
+    known = usual | (manifest.get("experiment") or {})
+    for name, section in usual.items():
+        if isinstance(section, dict) and isinstance(known[name], dict):
+            known[name] = section | known[name]
+    return manifest | {"experiment": known}
 
 
 def _difference(name: str, before: Any, now: Any) -> str | None:

@@ -106,9 +106,13 @@ def load_sheet(
     if reading not in READINGS:
         raise unknown("reading", reading, READINGS)
     table = tomllib.loads(sheets[name])
-    wanted = [c for c in table["columns"] if only is None or c["name"].startswith(only)]
+    wanted = [c for c in table["columns"] if c["name"] == only] or [
+        c for c in table["columns"] if only is None or c["name"].startswith(only)
+    ]
     if not wanted:
         raise unknown("column", str(only), [column["name"] for column in table["columns"]])
+    if reading != "paper" and any("reading" in column for column in table["columns"]):
+        raise ConfigurationError(f"{name} compares readings itself: leave out --reading")
     columns = []
     for column in wanted:
         experiment = load_experiment(column["experiment"], column["set"])

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from fedsteer.draws import generator
 from fedsteer.errors import TrainingFailed
 from fedsteer.training.arrangement import filter_order
-from fedsteer.training.gpu import numbers
+from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     LocalTraining,
     Trained,
@@ -73,7 +73,7 @@ class Captured(Together):
             self.slots = [
                 Slot(self.network, self.data, self.how, self.exact) for _ in range(self.count)
             ]
-        with numbers(self.exact):
+        with precision(self.exact, self.data.images):
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({len(batch) for schedule in schedules for batch in schedule}):
                 for slot in self.slots:

@@ -25,11 +25,14 @@ def _imported(name: str) -> Any:
 
 
 @contextmanager
-def numbers(exact: bool) -> Iterator[None]:
-    """float32 products where `exact`, else tf32; and kernels that give the same bits every time.
+def precision(exact: bool, like: Tensor) -> Iterator[None]:
+    """On a GPU: float32 products where `exact`, else tf32, and the same bits every time.
 
     Torch by itself allows tf32 in convolutions.
     """
+    if not like.is_cuda:
+        yield
+        return
     before = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = not exact
     try:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed
-from fedsteer.training.gpu import numbers
+from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     Job,
     LocalTraining,
@@ -53,7 +53,7 @@ class Sequential:
             draw = generator(self.seed, "network", round=round, client=job.client)
             try:
                 own = [model.device] if model.is_cuda else []
-                with torch.random.fork_rng(devices=own), numbers(self.exact):
+                with torch.random.fork_rng(devices=own), precision(self.exact, model):
                     torch.manual_seed(int(draw.integers(2**63)))
                     updates[place], steps[place], losses[place] = self._client(
                         model, job, round, proximal

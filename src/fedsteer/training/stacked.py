@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.training.formula import FormulaGradient
-from fedsteer.training.gpu import numbers
+from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     LocalTraining,
     Trained,
@@ -87,7 +87,7 @@ class Stacked(Together):
         for first in range(0, len(order), self.width):
             part = order[first : first + self.width]
             planned = Planned([schedules[i] for i in part], like.device, like.dtype)
-            with numbers(self.exact):
+            with precision(self.exact, like):
                 ends, means = self._together([orders[i] for i in part], planned)
             if part == list(range(len(orders))):
                 updates = ends  # all of them, in order: nothing to put in place

@@ -59,8 +59,8 @@ def one_thread_each(device: str) -> Iterator[None]:
     their time waiting for each other. On a CPU a run's threads are its own matter.
     """
     before = {name: os.environ.get(name) for name in BLAS_THREADS}
-    if device != "cpu":
-        os.environ.update({name: "1" for name, value in before.items() if value is None})
+    if device != "cpu" and not any(before.values()):  # what somebody chose stays
+        os.environ.update(dict.fromkeys(before, "1"))
     try:
         yield
     finally:

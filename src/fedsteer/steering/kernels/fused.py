@@ -12,7 +12,8 @@ arguments, operands that cost no register. Reading ahead goes through shared mem
 sums of all programs are added in float64.
 
 Measured on an H200, d = 11 million, k = m = 10, float32: 0.266 ms, with the Gram matrix 0.357 ms;
-STAGES and BESIDE are the best of those tried there. Where the sums do not fit, torch does it.
+STAGES and BESIDE are the best of those tried there. Where the sums do not fit (k = 10: more than 13
+updates, 10 with the Gram matrix; k = 40: always), torch does it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WARP = 32
 ROOM = 176  # sums and values a thread may hold, of the 255 registers there are
 BESIDE = 24  # registers for all else; fewer spill
 STAGES = 4  # steps read ahead, and one
-GROUP = 5  # updates are counted in groups of this size: rounds of 1 to 20 share four compilations
+GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
 REGISTERS_PER_PROCESSOR, MOST_PROGRAMS = 65_536, 32
 
 
@@ -40,7 +41,7 @@ REGISTERS_PER_PROCESSOR, MOST_PROGRAMS = 65_536, 32
 class Plan:
     """What is compiled; nothing here depends on d."""
 
-    count: int  # updates, rounded up to groups
+    count: int  # updates, rounded up to groups where they fit
     width: int  # rows of the basis
     gram: bool
     positions: int  # a thread handles at a time
@@ -80,9 +81,10 @@ class Plan:
 def plan(count: int, width: int, gram: bool, short: bool) -> Plan | None:
     """None where the sums do not fit. `short` values, of two bytes, are read by twos if they do."""
     for positions in (2, 1) if short else (1,):
-        found = Plan(_groups(count), width, gram, positions)
-        if found.sums + found.values <= ROOM:
-            return found
+        for padded in (_groups(count), count):
+            found = Plan(padded, width, gram, positions)
+            if found.sums + found.values <= ROOM:
+                return found
     return None
 
 
@@ -108,7 +110,7 @@ def one_pass(
     cut = plan(count, grouped, len(chosen) > 1, updates.element_size() == 2)
     if cut is None:
         return None
-    steer = np.zeros(0) if coefficients is None else coefficients
+    steer = np.zeros(0) if coefficients is None or not width else coefficients
     delta, partial = launch(cut, updates, weights, basis, steer, rows, base, base_scale)
     sums: Floats = partial.sum(dim=1, dtype=torch.float64).cpu().numpy()
     inner = cut.width * cut.count
