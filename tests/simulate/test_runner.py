@@ -85,6 +85,16 @@ def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:
         run_entry(experiment, find_entry(experiment, entry), 0, folder, resume=True, watch=watch)
 
 
+def test_what_an_engine_keeps_between_rounds_changes_no_bit(tmp_path: Path) -> None:
+    wide = {"data.options": {"points": 400, "side": 16}, "partition.points": 20}  # pointwise
+    dotted = {key.replace(".", "__"): value for key, value in wide.items()}
+    whole = run_small(tmp_path / "whole", **dotted)
+    for number in (1, 3, 4):
+        stop_at(tmp_path / "stopped", "fedavg", number, **wide)
+    run_small(tmp_path / "stopped", resume=True, **dotted)
+    assert exact_files(tmp_path / "stopped") == exact_files(whole.folder)
+
+
 @pytest.mark.parametrize("entry", KILLED)
 def test_a_polite_stop_after_every_round(entry: str, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
