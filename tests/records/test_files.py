@@ -35,6 +35,13 @@ def test_a_kill_before_the_rename_leaves_the_old_file(
     assert [entry.name for entry in path.parent.iterdir()] == ["file.json"]
 
 
+def test_a_folder_in_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "taken", b"content")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
 def test_content_is_on_disk_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

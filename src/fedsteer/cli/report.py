@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from fedsteer.records import Run
 
 NAMED = 4  # as many experiments have room in a title
+ENDINGS = {"text": "txt"}  # of files; the other formats are called like their files
+STDOUT = Path("-")
 
 EPILOG = """examples:
   fedsteer report runs/compare-digits                       writes runs/compare-digits/report.html
-  fedsteer report runs/a runs/b --out both.html
+  fedsteer report runs/a runs/b --out both.html             an existing folder gets report.html
   fedsteer report runs/compare-digits --format md           a table for a README
   fedsteer report runs/compare-digits --format svg --out accuracy.svg
   fedsteer report results/digits/records.tar.xz             runs that were packed, see fedsteer pack
@@ -47,7 +49,12 @@ def add(commands: Any) -> None:
         "--baseline", help="differences are paired with this; default: fedavg, if it is there"
     )
     parser.add_argument("--title", help="of the page")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/report.html, or -")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file, folder, or - for standard output; default: DIR/report.html, other formats -",
+    )
     parser.set_defaults(execute=execute)
 
 
@@ -55,7 +62,8 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs
-    from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text, write_page
+    from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text
+    from fedsteer.report.page import render
 
     if options.columns is not None and options.format != "md":
         raise ConfigurationError("--columns goes with --format md")
@@ -67,15 +75,8 @@ def execute(options: argparse.Namespace) -> int:
     sheet = _sheet(options.folders)
     title = options.title or sheet.get("title") or _title(runs)
     if options.format == "html":
-        first_place = options.folders[0]
-        beside = first_place.parent if first_place.is_file() else first_place
-        path = options.out or beside / "report.html"
-        writable(path.parent)
-        order = list(sheet.get("paper") or ())
-        write_page(runs, path, title=title, baseline=baseline, order=order)
-        print(path)
-        return 0
-    if options.format == "svg":
+        text = render(runs, title, baseline, list(sheet.get("paper") or ()))
+    elif options.format == "svg":
         text = to_svg(runs, title)
     else:
         rows = summarise(runs, baseline=baseline)
@@ -84,11 +85,35 @@ def execute(options: argparse.Namespace) -> int:
             text = to_markdown(rows, wanted and [name.strip() for name in wanted])
         else:
             text = {"csv": to_csv, "text": to_text}[options.format](rows)
-    if options.out is None:
-        print(text.rstrip("\n"))
-    else:
-        options.out.write_text(text.rstrip("\n") + "\n")
+    _deliver(options, text.rstrip("\n") + "\n")
     return 0
+
+
+def _deliver(options: argparse.Namespace, text: str) -> None:
+    """To standard output, or into a file; the page's name is told."""
+    from fedsteer.errors import ConfigurationError
+    from fedsteer.records.files import write_atomically
+
+    page = options.format == "html"
+    path: Path = options.out or (_beside(options.folders[0]) if page else STDOUT)
+    if path == STDOUT:
+        print(text, end="")
+        return
+    if path.is_dir():
+        path /= f"report.{ENDINGS.get(options.format, options.format)}"
+    if path.is_dir():
+        raise ConfigurationError(f"cannot write to {path}: it is a folder")
+    writable(path.parent)
+    if page:
+        write_atomically(path, text.encode())
+        print(path)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def _beside(place: Path) -> Path:
+    """The folder of the runs, or the one their archive lies in."""
+    return place.parent if place.is_file() else place
 
 
 def _sheet(folders: Sequence[Path]) -> dict[str, Any]:
@@ -121,7 +146,7 @@ def _published(options: argparse.Namespace, runs: list[Any]) -> int:
             f"{options.folders[0]} does not say which table of the paper it is; "
             "`fedsteer pack DIR --sheet NAME --out FILE` says it"
         )
-    if options.out is None:
+    if options.out in (None, STDOUT):
         print(files_of(runs, sheet)["table.md"].rstrip("\n"))
         return 0
     for path in write_files(runs, sheet, writable(options.out)):

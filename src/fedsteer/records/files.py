@@ -18,7 +18,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    try:
+        os.replace(beside, path)
+    except OSError:  # the target is a folder, say: nobody will look for the other name
+        beside.unlink()
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
