@@ -160,7 +160,8 @@ def make_run(
                 | {"server_bytes": int(4 * DIM * (memory + 1))}
             )
     if steers:
-        save_file({"coordinates": coordinates, "watched": watched}, folder / "arrays.safetensors")
+        trained = coordinates[warm_up:]
+        save_file({"coordinates": trained, "watched": watched}, folder / "arrays.safetensors")
     return folder
 
 

@@ -22,8 +22,16 @@ from fedsteer.records import RecordWriter, find_runs, pack_records
 from fedsteer.report import write_page
 from fedsteer.report.curves import accuracy_curve, thinned
 from fedsteer.report.origin import ran_alone
+from fedsteer.report.pictures import coordinates
 from fedsteer.report.sections import SECTIONS
-from fedsteer.report.visits import EDGES, client_order, raster, read_visits, residuals
+from fedsteer.report.visits import (
+    EDGES,
+    client_order,
+    raster,
+    read_visits,
+    residuals,
+    staleness_shares,
+)
 from tests.report.made_records import RULES, make_comparison, make_result, make_run
 
 EVIL = "<script>alert(1)</script>"
@@ -307,6 +315,27 @@ def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
     assert found["mean"] == [0.4, 1.5]  # seeds 0.3 and 0.5; 1.0 and 2.0
     assert found["half"][0] == pytest.approx(12.7062 * 0.1, rel=1e-3)
     assert found["count"] == [3, 2]
+
+
+def test_shares_of_staleness_are_per_round_of_absence(tmp_path: Path) -> None:
+    make_result(tmp_path, "mifa", 0, {})
+    with RecordWriter(tmp_path) as writer:
+        for staleness in range(1, 11):  # as many of each, so nothing may look like a peak
+            row = {"round": staleness, "client": 0, "event": "fresh", "staleness": staleness}
+            writer.append("clients", row)
+    found = staleness_shares([read_visits(run) for run in find_runs(tmp_path)])
+    assert found is not None
+    assert found[""]["bin"] == ["1", "2", "3", "4 to 5", "6 to 7", "8 to 10"]
+    assert found[""]["share"] == [0.1, 0.1, 0.1, 0.2, 0.2, 0.3]
+    assert found[""]["y"] == pytest.approx([0.1] * 6)
+
+
+def test_coordinates_are_told_by_training_round(tmp_path: Path) -> None:
+    make_run(tmp_path, rounds=6, label="fedsteer (paper)")
+    (run,) = find_runs(tmp_path)
+    assert run.rounds[0]["phase"] == "warm-up" and len(run.rounds) > 6
+    picture = coordinates(run)
+    assert picture is not None and picture["rounds"] == [1, 2, 3, 4, 5, 6]
 
 
 def test_staleness_bins_have_no_gaps() -> None:

@@ -149,6 +149,32 @@ def test_a_rule_is_switched_off_everywhere(show: Show) -> None:
     assert driver.get_log("browser") == []
 
 
+def test_shares_end_at_0_and_1_whatever_is_shown(show: Show) -> None:
+    driver = show()
+    for button in ("#none", "#all"):
+        press(driver, button)
+        driver.execute_script("window.scrollTo(0, 0)")
+        for plot in ("accuracy", "groups", "staleness", "cost"):
+            driver.execute_script(f"document.querySelector('#{plot}').scrollIntoView()")
+            driver.execute_async_script(SETTLE)
+            low, high = driver.execute_script(
+                f"return document.querySelector('#{plot} .plot')._fullLayout.yaxis.range"
+            )
+            assert 0 <= low < high <= 1, (button, plot)
+
+
+def test_axes_say_which_rounds_they_count(show: Show) -> None:
+    driver = show()
+    titles = {
+        plot: driver.execute_script(
+            f"return document.querySelector('#{plot} .plot').layout.xaxis.title.text"
+        )
+        for plot in ("coordinates", "variance", "events", "raster")
+    }
+    assert titles["coordinates"] == titles["variance"] == "training round"
+    assert titles["events"] == titles["raster"] == "round, warm-up included"
+
+
 def test_axis_can_be_changed(show: Show) -> None:
     driver = show()
     driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")

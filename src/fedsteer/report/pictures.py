@@ -42,11 +42,15 @@ def holdings(run: Run) -> dict[str, Any] | None:
 
 
 def coordinates(run: Run) -> dict[str, Any] | None:
-    """Coordinates of watched clients over the rounds: per client, k rows of whole steps."""
+    """Coordinates of watched clients by training round: per client, k rows of whole steps."""
     values = run.arrays.get("coordinates")
     if values is None or values.ndim != 3 or not values.size:
         return None
-    rounds = [number(row, "round") for row in run.rounds]
+    rounds = [
+        number(row, "training_round") or number(row, "round")
+        for row in run.rounds
+        if look(row, "phase") != "warm-up"  # before training there are no coordinates
+    ]
     if len(rounds) != len(values) or None in rounds:
         rounds = [float(moment) for moment in range(1, len(values) + 1)]
     watched = run.arrays.get("watched")

@@ -30,7 +30,7 @@ SECTIONS = (
         "Accuracy over training",
         "Test accuracy after each evaluated round: the line is the mean over seeds, the band its "
         "95 % interval. Choose what a step to the right costs: a training round, any round "
-        "(warm-up counted), or bytes sent both ways.",
+        "(warm-up included), or bytes sent both ways.",
     ),
     Section(
         "groups",
@@ -49,9 +49,9 @@ SECTIONS = (
     Section(
         "staleness",
         "How long clients were away",
-        "Share of training updates by the rounds since the client's last visit. The further right "
-        "the mass lies, the staler the knowledge a rule has to work with; rules that met the same "
-        "draws lie on one another.",
+        "Share of training updates by the rounds since the client's last visit; a point that "
+        "stands for several rounds shows their mean. The slower a line falls, the staler the "
+        "knowledge a rule has to work with; rules that met the same draws lie on one another.",
         wide=False,
     ),
     Section(
@@ -73,7 +73,7 @@ SECTIONS = (
         "coordinates",
         "Coordinates of watched clients",
         "Where the server believes a client's update points: a row per basis vector, a column per "
-        "round, blue below zero and orange above. Long stretches of one colour are steady "
+        "training round, blue below zero and orange above. Long stretches of one colour are steady "
         "knowledge; a jump is a visit that changed it.",
     ),
     Section(

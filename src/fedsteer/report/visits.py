@@ -61,7 +61,12 @@ def read_visits(run: Run) -> Visits:
 
 
 def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
-    """Per data group, the share of training updates in each bin of staleness, all seeds pooled."""
+    """Per data group, where training updates lie over staleness, all seeds pooled.
+
+    y       share of the updates per round of absence: bins differ in width, and a wide one would
+            look like a peak
+    share   share of the updates in the whole bin
+    """
     pooled: dict[str, Counter[int]] = {}
     for one in visits:
         for group, counts in one.staleness.items():
@@ -74,7 +79,8 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
         total = counts.total()
         shares[group] = {
             "x": [bin_centre(one) for one in bins],
-            "y": [rounded(counts[one] / total, 3) for one in bins],
+            "y": [rounded(counts[one] / total / bin_width(one), 3) for one in bins],
+            "share": [rounded(counts[one] / total, 3) for one in bins],
             "bin": [bin_words(one) for one in bins],
         }
     return shares
@@ -183,6 +189,11 @@ def bin_centre(where: int) -> float | int | None:
     """Where a bin is drawn."""
     low, high = EDGES[where], _last(where)
     return rounded((low * high) ** 0.5, 3)
+
+
+def bin_width(where: int) -> int:
+    """How many numbers of rounds fall into a bin."""
+    return _last(where) + 1 - EDGES[where]
 
 
 def bin_words(where: int) -> str:

@@ -109,9 +109,10 @@ const plots = (() => {
     }];
   }
 
+  const withWarmUp = "round, warm-up included";
   const axes = {
     train: { title: "training round", hover: "training round %{x}" },
-    all: { title: "round, warm-up counted", hover: "round %{x}" },
+    all: { title: withWarmUp, hover: "round %{x}" },
     sent: { title: "bytes sent", hover: "%{x:.3s}B sent", exponentformat: "SI", ticksuffix: "B" },
   };
 
@@ -130,9 +131,13 @@ const plots = (() => {
     return [[...bands, ...lines], { title, rangemode: "tozero", ...ticks }];
   }
 
+  // An axis of shares ends at 0 and 1; plotly's own range for no lines at all ends at 400 %.
+  const shares = (traces) => ({ tickformat: ".0%",
+    ...(traces.length ? { autorangeoptions: { clipmin: 0, clipmax: 1 } } : { range: [0, 1] }) });
+
   function accuracy(view) {
     const [traces, x] = curves(view, (curve) => curve);
-    return { data: traces, layout: layout(view, x, { title: "test accuracy", tickformat: ".0%" }) };
+    return { data: traces, layout: layout(view, x, { title: "test accuracy", ...shares(traces) }) };
   }
 
   function groups(view, panel) {
@@ -172,11 +177,14 @@ const plots = (() => {
   function staleness(view, panel) {
     const traces = shown(view, data.staleness).filter((entry) => data.staleness[entry][panel])
       .map((entry) => {
-        const { x, y, bin } = data.staleness[entry][panel];
-        return line(view, entry, x, y, "away %{customdata} rounds<br>%{y:.1%} of updates", bin,
+        const { x, y, share, bin } = data.staleness[entry][panel];
+        const hover = "away %{customdata[0]} rounds<br>%{customdata[1]:.1%} of updates"
+          + "<br>%{y:.2%} per round of absence";
+        return line(view, entry, x, y, hover, bin.map((words, at) => [words, share[at]]),
           "lines+markers");
       });
-    const y = { title: "share of updates", tickformat: ".0%", rangemode: "tozero" };
+    const y = { title: "share of updates per round of absence", rangemode: "tozero",
+      ...shares(traces), tickformat: ".1~%" };
     const longest = Math.max(...shown(view, data.staleness)
       .flatMap((entry) => Object.values(data.staleness[entry]).flatMap((one) => one.x)));
     return { data: traces, layout: layout(view, away(longest), y) };
@@ -196,6 +204,7 @@ const plots = (() => {
         const width = point.half === null ? "" : ` ± ${percent(point.half)}`;
         return {
           type: "scatter", mode: "markers", x: [x], y: [point.mean], name: plain(style.name),
+          cliponaxis: false,
           marker: { color: colour(view, entry), symbol: style.marker, size: 12 },
           error_y: { type: "data", symmetric: false, 
             visible: view.bands === "on" && point.half !== null,
@@ -210,7 +219,7 @@ const plots = (() => {
     const wide = Math.min(...values) > 0 && Math.max(...values) > 20 * Math.min(...values);
     const x = { title, ...(wide ? logarithmic(values, bytes)
       : { exponentformat: "SI", ticksuffix: "B", rangemode: "tozero" }) };
-    return { data: traces, layout: layout(view, x, { title: "final accuracy", tickformat: ".0%" }) };
+    return { data: traces, layout: layout(view, x, { title: "final accuracy", ...shares(traces) }) };
   }
 
   const bar = { thickness: 8, outlinewidth: 0, len: 0.9 };
@@ -222,8 +231,8 @@ const plots = (() => {
   function coordinates(view) {
     const entry = view.picks.coordinates, picture = entry === null ? null
       : data.coordinates[entry].watched[view.picks.watched];
-    const x = { title: "round", showgrid: false }, y = { title: "basis vector", showgrid: false,
-      autorange: "reversed" };
+    const x = { title: "training round", showgrid: false };
+    const y = { title: "basis vector", showgrid: false, autorange: "reversed" };
     if (!picture) return { data: [], layout: layout(view, x, y) };
     const largest = picture.scale * Math.max(...picture.rows.flat().map(Math.abs));
     return {
@@ -233,7 +242,8 @@ const plots = (() => {
         z: picture.rows.map((row) => row.map((step) => (step === null ? null : step * picture.scale))),
         colorscale: [[0, palettes[view.theme][2]], [0.5, view.colours.card],
           [1, palettes[view.theme][0]]],
-        colorbar: bar, hovertemplate: "round %{x}, basis vector %{y}<br>%{z:.3g}<extra></extra>",
+        colorbar: bar, hovertemplate:
+          "training round %{x}, basis vector %{y}<br>%{z:.3g}<extra></extra>",
       }],
       layout: layout(view, x, y),
     };
@@ -260,7 +270,7 @@ const plots = (() => {
 
   function raster(view) {
     const entry = view.picks.raster;
-    if (entry === null) return { data: [], layout: layout(view, { title: "round" }, { title: "" }) };
+    if (entry === null) return { data: [], layout: layout(view, { title: withWarmUp }, { title: "" }) };
     const picture = data.rasters[data.raster[entry]], names = picture.clients.map(plain);
     const z = picture.image.map((row) => Array.from(row, Number));
     const steps = eventColours[view.theme];
@@ -272,7 +282,7 @@ const plots = (() => {
           [[at / steps.length, one], [(at + 1) / steps.length, one]]),
         showscale: false, hovertemplate: "client %{y}, round %{x}<br>%{customdata}<extra></extra>",
       }],
-      layout: layout(view, { title: "round", showgrid: false }, rows(names, clientsTitle(picture))),
+      layout: layout(view, { title: withWarmUp, showgrid: false }, rows(names, clientsTitle(picture))),
     };
   }
 
@@ -293,7 +303,7 @@ const plots = (() => {
         + `${data.events[entry].rounds} rounds, all seeds`, undefined, "markers"),
     }));
     const y = { title: "length kept", tickformat: ".0%", range: [0, 1.04] };
-    return { data: traces, layout: layout(view, { title: "round", rangemode: "tozero" }, y) };
+    return { data: traces, layout: layout(view, { title: withWarmUp, rangemode: "tozero" }, y) };
   }
 
   return { accuracy, groups, residual, staleness, variance, cost, coordinates, holds, raster,
