@@ -45,9 +45,12 @@ class TrainingFailed(FedsteerError):
     """Local training of a client raised; the message names the client."""
 
 
+CLOSE = 0.6  # a slip of the keyboard; what is less alike is another word
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    near = get_close_matches(name, names, n=1, cutoff=CLOSE)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return ConfigurationError(f"unknown {kind} {name!r}; {hint}")

@@ -49,7 +49,7 @@ MISTAKES = [
     (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),
     (f"{RUN} --out file", "cannot write to file: File exists"),
     (f"{RUN} --out file/below", "cannot write to file/below: Not a directory"),
-    (f"{RUN} --out /proc/nothing", "cannot write to /proc/nothing"),
+    (f"{RUN} --out /proc/nothing", "No such file or directory: '/proc/nothing"),
     ("compare small.toml --seeds 0", "seeds is out of range"),
     ("compare small.toml --jobs -1", "--jobs must be at least 0, not -1"),
     ("compare small.toml --rules fedavg,fedster", "did you mean 'fedsteer'?"),
@@ -57,6 +57,8 @@ MISTAKES = [
     ("compare small.toml --out file", "cannot write to file"),
     ("report absent", "absent does not exist"),
     ("report empty", "empty holds no runs (no manifest.json below it)"),
+    ("report file", "file is not an archive of records"),
+    ("reproduce nonsense", "unknown table or figure 'nonsense'; known: adaptive, coreset-size,"),
     ("rules fedster", "unknown rule 'fedster'; did you mean 'fedsteer'?"),
     ("data check digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
     ("data fetch", "fetch wants a name"),
@@ -71,6 +73,23 @@ def test_one_line_and_code_2(command: str, words: str, capsys: pytest.CaptureFix
     assert said.err.startswith("fedsteer: ") and said.err.count("\n") == 1
     assert words in said.err
     assert Path("file").read_text() == "not a folder"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{RUN} --set partition.gamma=7",
+        "compare small.toml --set partition.gamma=7",
+        "compare small.toml --set partition.gamma=7 --jobs 1",
+        "compare small.toml --rules fedster",
+        "pack absent --out below/packed.tar.xz",
+        "report empty --out below/page.html",
+    ],
+)
+def test_a_mistake_leaves_no_folder(command: str) -> None:
+    before = sorted(Path().rglob("*"))
+    assert main(command.split()) == 2
+    assert sorted(Path().rglob("*")) == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

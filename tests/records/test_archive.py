@@ -173,9 +173,10 @@ def test_limits_and_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="is cut short"):
         find_runs(path)
-    path.write_bytes(b"hello" * 20)
-    with pytest.raises(DataError, match="is not an archive of records"):
-        find_runs(path)
+    for content in (b"", b"hello", b"hello" * 20):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match="is not an archive of records"):
+            find_runs(path)
     path.write_bytes(lzma.compress(b"no tar inside" * 100))
     with pytest.raises(DataError, match="is not an archive of records"):
         find_runs(path)

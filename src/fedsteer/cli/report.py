@@ -108,6 +108,7 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
         write_atomically(path, text.encode())
         print(path)
     else:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
 

@@ -80,12 +80,18 @@ def read_experiment(options: argparse.Namespace) -> Any:
 
 
 def writable(folder: Path) -> Path:
-    """The folder, if something can be written there."""
+    """The folder, if something can be written there.
+
+    It is made by whoever writes first: a mistake that shows later leaves no empty folder.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     except OSError as error:
         raise ConfigurationError(f"cannot write to {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
+    if not there.is_dir():
+        words = "File exists" if there == folder else "Not a directory"
+        raise ConfigurationError(f"cannot write to {folder}: {words}")
+    if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigurationError(f"cannot write to {folder}: permission denied")
     return folder
 

@@ -39,6 +39,7 @@ BULKY = ("clients.jsonl", "arrays.safetensors")
 MOST_BYTES = 1 << 30  # unpacked, all members together
 MOST_MEMBERS = 100_000
 MEMORY = 1 << 28  # of the decompressor
+MAGIC = b"\xfd7zXZ\0"  # what every .xz file begins with
 # Text of digits: four bits of context from the byte before, none from the position.
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 
@@ -60,9 +61,12 @@ def write_archive(path: Path, members: Mapping[str, bytes]) -> None:
 
 def read_archive(path: Path) -> Members:
     """Every plain file of an archive, in memory."""
+    packed = path.read_bytes()
+    if not packed.startswith(MAGIC):  # a short file of another kind would pass for a cut one
+        raise DataError(f"{path} is not an archive of records (a .tar.xz of `fedsteer pack`)")
     try:
         unpack = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
-        raw = unpack.decompress(path.read_bytes(), max_length=MOST_BYTES + 1)
+        raw = unpack.decompress(packed, max_length=MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise DataError(f"{path} holds more than {MOST_BYTES >> 20} MiB")
         if not unpack.eof:
