@@ -114,10 +114,20 @@ def test_heat_maps_and_how_stable_they_are(tmp_path: Path) -> None:
     assert f"| k2 | {(15 + 18) / 35:.2f} |" in heatmaps_markdown(runs)
     drawn = heatmaps_svg(runs, "Coordinates")
     assert "client 55, training rounds 1 to 30" in texts(drawn)
+    words = "k2: 2 coordinates, red positive, blue negative, full colour at 1 and beyond"
+    assert words in texts(drawn)
     images = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("image")]
     assert len(images) == 2
     png = base64.b64decode(images[0].attrib["href"].removeprefix("data:image/png;base64,"))
     assert struct.unpack(">II", png[16:24]) == (30, 2), "a pixel per round and coordinate"
+
+
+def test_one_large_coordinate_does_not_pale_the_others(tmp_path: Path) -> None:
+    values = np.full((30, 2, 2), -0.5)
+    values[3, 0, 0] = 100.0
+    coordinates(tmp_path, 0, values)
+    drawn = heatmaps_svg(find_runs(tmp_path), "Coordinates")
+    assert any("full colour at 0.5 and beyond" in words for words in texts(drawn))
 
 
 def test_an_image_holds_its_values() -> None:

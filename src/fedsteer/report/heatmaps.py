@@ -21,6 +21,7 @@ from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.svg import document, text
 
 ROUNDS = 75  # drawn; of 150 every second
+REACH = 99  # percent of the sizes lie within the colours
 APART = 10  # rounds between the coordinates that are compared
 WIDTH, HEIGHT, GAP, TOP, LEFT = 250, 130, 14, 62, 16
 Floats = NDArray[np.float64]
@@ -35,7 +36,11 @@ class Watched:
 
 
 def heatmaps_svg(runs: Iterable[Run], title: str) -> str:
-    """A row per rule (first seed), a column per watched client; colours reach to the largest."""
+    """A row per rule (first seed), a column per watched client.
+
+    Colours reach to what 99 in 100 values of the row stay below: a single large one would leave
+    the others pale. What is larger has the last colour.
+    """
     entries = gather(runs)
     known = [
         (name, watched)
@@ -49,15 +54,16 @@ def heatmaps_svg(runs: Iterable[Run], title: str) -> str:
     for row, (name, watched) in enumerate(known):
         top = TOP + row * (HEIGHT + 58)
         shown = watched.values[thinned(len(watched.values), ROUNDS)]
-        largest = float(np.nanpercentile(np.abs(shown), 99)) or 1.0
+        reach = float(np.nanpercentile(np.abs(shown), REACH)) or 1.0
         rounds = len(watched.values)
         words = (
-            f"{name}: {shown.shape[2]} coordinates, colours from -{largest:.2g} to {largest:.2g}"
+            f"{name}: {shown.shape[2]} coordinates, red positive, blue negative, "
+            f"full colour at {reach:.2g} and beyond"
         )
         parts.append(text(LEFT, top, words, weight=600))
         for column, client in enumerate(watched.clients):
             left = LEFT + column * (WIDTH + GAP)
-            image = embedded(np.nan_to_num(shown[:, column, :].T / largest))
+            image = embedded(np.nan_to_num(shown[:, column, :].T / reach))
             parts.append(
                 f'<image x="{left}" y="{top + 10}" width="{WIDTH}" height="{HEIGHT}" '
                 f'preserveAspectRatio="none" style="image-rendering:pixelated" href="{image}"/>'
