@@ -154,7 +154,7 @@ def test_shares_end_at_0_and_1_whatever_is_shown(show: Show) -> None:
     for button in ("#none", "#all"):
         press(driver, button)
         driver.execute_script("window.scrollTo(0, 0)")
-        for plot in ("accuracy", "groups", "staleness", "cost"):
+        for plot in ("accuracy", "groups", "cost"):
             driver.execute_script(f"document.querySelector('#{plot}').scrollIntoView()")
             driver.execute_async_script(SETTLE)
             low, high = driver.execute_script(
@@ -173,6 +173,9 @@ def test_axes_say_which_rounds_they_count(show: Show) -> None:
     }
     assert titles["coordinates"] == titles["variance"] == "training round"
     assert titles["events"] == titles["raster"] == "round, warm-up included"
+    away = driver.execute_script("return document.querySelector('#staleness .plot').layout.yaxis")
+    assert away["title"]["text"] == "share per round of absence"
+    assert {"1%", "10%", "100%"} <= set(away["ticktext"])
 
 
 def test_axis_can_be_changed(show: Show) -> None:

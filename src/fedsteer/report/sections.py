@@ -49,9 +49,10 @@ SECTIONS = (
     Section(
         "staleness",
         "How long clients were away",
-        "Share of training updates by the rounds since the client's last visit; a point that "
-        "stands for several rounds shows their mean. The slower a line falls, the staler the "
-        "knowledge a rule has to work with; rules that met the same draws lie on one another.",
+        "Share of training updates by the rounds since the client's last visit, on a "
+        "logarithmic scale; a point that stands for several rounds shows their mean. The slower a "
+        "line falls, the staler the knowledge a rule has to work with; rules that met the same "
+        "draws lie on one another.",
         wide=False,
     ),
     Section(

@@ -69,7 +69,8 @@ const plots = (() => {
     };
   }
 
-  const short = (value) => (value < 0.001 ? value.toExponential(0) : String(value));
+  const short = (value) => (value < 0.001 ? value.toExponential(0)
+    : String(Number(value.toPrecision(6))));
   // A few round numbers for a logarithmic axis: the more decades, the fewer per decade.
   function logarithmic(values, words = short) {
     const known = values.filter((value) => value > 0);
@@ -183,8 +184,10 @@ const plots = (() => {
         return line(view, entry, x, y, hover, bin.map((words, at) => [words, share[at]]),
           "lines+markers");
       });
-    const y = { title: "share of updates per round of absence", rangemode: "tozero",
-      ...shares(traces), tickformat: ".1~%" };
+    // Logarithmic: beside a rule that meets everybody in every round the others would lie at zero.
+    const y = { title: "share per round of absence",
+      ...logarithmic(traces.flatMap((trace) => trace.y), (value) => `${short(100 * value)}%`),
+      ...(traces.length ? {} : { range: [-3, 0] }) };
     const longest = Math.max(...shown(view, data.staleness)
       .flatMap((entry) => Object.values(data.staleness[entry]).flatMap((one) => one.x)));
     return { data: traces, layout: layout(view, away(longest), y) };
