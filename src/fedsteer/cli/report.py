@@ -71,8 +71,7 @@ def execute(options: argparse.Namespace) -> int:
         beside = first_place.parent if first_place.is_file() else first_place
         path = options.out or beside / "report.html"
         writable(path.parent)
-        order = list(sheet.get("paper") or ())
-        write_page(runs, path, title=title, baseline=baseline, order=order)
+        write_page(runs, path, title=title, baseline=baseline, sheet=sheet)
         print(path)
         return 0
     if options.format == "svg":

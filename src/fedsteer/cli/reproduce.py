@@ -92,8 +92,7 @@ def execute(options: argparse.Namespace) -> int:
     # Columns that another call ran stand in the same table; runs of another table do not.
     everything = runs_of_sheet(find_runs(out), record)
     written = write_files(everything, record, out)
-    order = list(record.get("paper") or ())
-    page = write_page(everything, out / "report.html", title=sheet.title, order=order)
+    page = write_page(everything, out / "report.html", title=sheet.title, sheet=record)
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)
