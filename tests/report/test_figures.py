@@ -15,7 +15,14 @@ from safetensors.numpy import save_file
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, find_runs
-from fedsteer.report import files_of, summarise, to_markdown, to_svg, write_files
+from fedsteer.report import (
+    files_of,
+    summarise,
+    to_markdown,
+    to_svg,
+    write_files,
+    write_page,
+)
 from fedsteer.report.heatmaps import heatmaps_markdown, heatmaps_svg
 from fedsteer.report.png import STEPS, to_png
 from fedsteer.report.reconstruction import errors_markdown, errors_svg
@@ -215,3 +222,13 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
     assert head == ["| memory | rule |", "| --: | :-- |"]
     with pytest.raises(ConfigurationError, match="unknown column 'memry'"):
         to_markdown(summary, ["memry"])
+
+
+def test_the_page_of_a_table_says_what_it_is_about_and_shows_its_figure(tmp_path: Path) -> None:
+    runs = find_runs(make_comparison(tmp_path / "runs", ["fedavg"], seeds=1, rounds=4, clients=4))
+    sheet = {"title": "T", "about": "One <thing>.\n\nAnother.", "figure": "changes", "paper": {}}
+    page = write_page(runs, tmp_path / "page.html", sheet=sheet).read_text()
+    assert "<p>One &lt;thing&gt;.</p><p>Another.</p>" in page
+    assert page.count('<div class="drawn"><svg') == 1
+    curves = write_page(runs, tmp_path / "page.html", sheet=sheet | {"figure": "curves"})
+    assert 'class="drawn"' not in curves.read_text(), "those are drawn below"

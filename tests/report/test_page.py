@@ -142,7 +142,7 @@ def test_a_rule_of_two_experiments_is_one_rule(tmp_path: Path) -> None:
 
 def test_experiments_can_be_put_in_order(tmp_path: Path) -> None:
     runs, path = find_runs(several(tmp_path)), tmp_path / "report.html"
-    page = write_page(runs, path, order=["absent", "easier"]).read_text()
+    page = write_page(runs, path, sheet={"paper": {"absent": {}, "easier": {}}}).read_text()
     assert data_of(page)["experiments"] == ["easier", "harder"]
 
 

@@ -150,10 +150,14 @@ def flattened(experiment: Experiment) -> dict[str, Any]:
 
 
 def test_the_record_says_what_the_table_needs() -> None:
-    record = load_sheet("table2", smoke=True).record("fedsteer reproduce table2")
+    record = load_sheet("table2").record("fedsteer reproduce table2")
     assert record["name"] == "table2" and record["commands"] == ["fedsteer reproduce table2"]
     assert record["about"].startswith("Table 2: core-set search with 20 random swap-in candidates")
     assert record["paper"]["fashion-mnist-0.9"]["fedsteer-nsub20"] == 0.537
+    assert record["seeds"] == 8 and "fedsteer (practical)" in record["labels"]
+    small = load_sheet("table2", smoke=True).record()
+    assert small["paper"] == {"fashion-mnist-0.9": {}, "fashion-mnist-0.7": {}}
+    assert "made-up images" in small["about"], "nothing to be compared with the paper"
     assert {load_sheet(name).figure for name in NAMES} == {
         "changes",
         "curves",
@@ -191,9 +195,24 @@ def test_columns_of_two_calls_end_in_one_table(
         assert main([*command, "--jobs", "1", "--out", str(tmp_path)]) == 0
     table = (tmp_path / "table.md").read_text()
     assert "| fashion-mnist-0.9 | fedavg |" in table and "| fashion-mnist-0.7 | fedavg |" in table
-    assert "| 50.9 |" in table and "| 60.9 |" in table, "the paper's figures of both"
     sheet = read_sheet(tmp_path)
     assert sheet is not None and len(sheet["commands"]) == 2
+
+
+def test_two_tables_in_one_folder_share_their_runs_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--smoke", "--only", "fashion-mnist-0.9", "--quiet", "--jobs", "1"]
+    command = [*few, "--out", str(tmp_path / "both")]
+    assert main(["reproduce", "table2", "--seeds", "2", *command]) == 0
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "both").glob("*/fed*/*/result.json")}
+    assert main(["reproduce", "frequency", "--seeds", "1", *command]) == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items()), "not run again"
+    table = (tmp_path / "both" / "table.md").read_text()
+    assert "fedsteer-random" in table and "nsub20" not in table and "| 2 |" not in table
+    assert main(["pack", str(tmp_path / "both"), "--out", str(tmp_path / "one.tar.xz")]) == 0
+    assert "6 runs" in capsys.readouterr().out.splitlines()[-1]
+    assert len(find_runs(tmp_path / "one.tar.xz")) == 6, "one seed of six rules"
 
 
 @pytest.mark.parametrize("only", ["emnist-0.9", "fashion-mnist-0.9", "cifar-10-0.9"])

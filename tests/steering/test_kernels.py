@@ -139,6 +139,7 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
         (10, 10, 100_003, {"gram_of": np.array([7, 0, 3])}),
         (7, 4, 33, {"gram_of": np.array([2]), "base": True}),
         (12, 0, 5_000, {"base": True}),  # no basis
+        (13, 10, 5_000, {}),  # fits only without being filled up to a group
         (5, 6, 5_000, {"rows": np.array([5, 0, 2])}),
         (10, 20, 5_000, {}),  # too many sums for a thread: from here on torch does it
         (20, 10, 5_000, {"gram_of": np.arange(20)}),

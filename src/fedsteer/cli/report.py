@@ -75,7 +75,7 @@ def execute(options: argparse.Namespace) -> int:
     sheet = _sheet(options.folders)
     title = options.title or sheet.get("title") or _title(runs)
     if options.format == "html":
-        text = render(runs, title, baseline, list(sheet.get("paper") or ()))
+        text = render(runs, title, baseline, sheet)
     elif options.format == "svg":
         text = to_svg(runs, title)
     else:

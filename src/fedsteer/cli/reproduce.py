@@ -13,11 +13,12 @@ EPILOG = """examples:
   fedsteer reproduce table1 --only emnist --device cuda     both EMNIST columns
   fedsteer reproduce table1 --only emnist-0.9 --seeds 2 --rounds 50
   fedsteer reproduce table2 --smoke                         does it run? seconds, made-up images
-  fedsteer pack runs/reproduce-table2 --out records.tar.xz  all of it in one small file
+  fedsteer pack runs/reproduce-table2 --out records.tar.xz  all of its runs in one small file
   fedsteer report records.tar.xz --format published         the same table again, from that alone
 
 Writes the records, table.md, the paper's figure as figure.svg and a page into --out.
 Finished runs are never repeated and an interrupted one goes on: give the same command again.
+Tables with runs in common (table1, adaptive and frequency on EMNIST) share them in one --out.
 --reading authors flips everything in which the authors' code parts ways with their text.
 """
 
@@ -42,7 +43,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--smoke", action="store_true", help="tiny, on made images: does it run?")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_execution(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce-NAME")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="default: runs/reproduce-NAME[-COLUMN][-READING]",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.set_defaults(execute=execute)
 
@@ -51,7 +57,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import run_cells
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs, read_sheet
+    from fedsteer.records import find_runs, read_sheet, runs_of_sheet
     from fedsteer.records.archive import SHEET
     from fedsteer.records.files import write_json
     from fedsteer.report import write_files, write_page
@@ -76,18 +82,17 @@ def execute(options: argparse.Namespace) -> int:
         only=options.only,
         smoke=options.smoke,
     )
-    suffix = "-smoke" if options.smoke else ""
-    out = writable(options.out or Path("runs", f"reproduce-{options.name}{suffix}"))
+    out = writable(options.out or Path("runs", _folder(options)))
     record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
     write_json(out / SHEET, record)
     cells = sheet.cells(out)
     runs = run_cells(cells, options, _name)
     if runs is None:
         return 130
-    everything = find_runs(out)  # columns that another call ran stand in the same table
+    # Columns that another call ran stand in the same table; runs of another table do not.
+    everything = runs_of_sheet(find_runs(out), record)
     written = write_files(everything, record, out)
-    order = list(record.get("paper") or ())
-    page = write_page(everything, out / "report.html", title=sheet.title, order=order)
+    page = write_page(everything, out / "report.html", title=sheet.title, sheet=record)
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))
     return tell_failures(runs)
@@ -95,6 +100,13 @@ def execute(options: argparse.Namespace) -> int:
 
 def _name(cell: Any) -> str:
     return f"{cell.experiment.name}, {cell.entry.label}, seed {cell.seed}"
+
+
+def _folder(options: argparse.Namespace) -> str:
+    """The default: what was asked for, so that two readings do not meet in one table."""
+    reading = "" if options.reading == "paper" else options.reading
+    words = ("reproduce", options.name, options.only, reading, "smoke" if options.smoke else "")
+    return "-".join(word for word in words if word)
 
 
 def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ as well; `checkpoint` is the one checkpoint format.
 
 from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
 from fedsteer.records.pack import pack_records
-from fedsteer.records.reader import Run, find_runs, read_sheet
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet
 from fedsteer.records.writer import RecordWriter
 
 __all__ = [
@@ -23,5 +23,6 @@ __all__ = [
     "pack_records",
     "read_checkpoint",
     "read_sheet",
+    "runs_of_sheet",
     "write_checkpoint",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.records.archive import BULKY, SHEET, WHOLE, compact_json, compact_rows, write_archive
 from fedsteer.records.files import parse_json
-from fedsteer.records.reader import Run, find_runs, read_sheet
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet
 
 CLIENTS = ("first", "none", "all")
 """Whose client rows and coordinates are kept: the first seed of each rule, none, or all."""
@@ -28,24 +28,24 @@ def pack_records(
     """
     if clients not in CLIENTS:
         raise ValueError(f"clients must be one of {CLIENTS}, not {clients!r}")
-    named = _named(folders)
+    known = sheet if sheet is not None else read_sheet(*folders)
+    named = _named(folders, known)
     detailed = set(named) if clients == "all" else set() if clients == "none" else _firsts(named)
     members: dict[str, bytes] = {}
     for name, run in named.items():
         for file, content in _files(run, name in detailed):
             members[f"{name}/{file}"] = content
-    known = sheet if sheet is not None else read_sheet(*folders)
     if known is not None:
         members[SHEET] = compact_json(known)
     write_archive(out, members)
     return len(named)
 
 
-def _named(folders: Sequence[Path]) -> dict[str, Run]:
+def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str, Run]:
     """Runs by their path below the folder they were found in."""
     found: dict[str, Run] = {}
     for folder in folders:
-        for run in find_runs(folder):
+        for run in runs_of_sheet(find_runs(folder), sheet):
             below = run.folder.relative_to(folder)
             parts = below.parts or (folder.resolve().name,)
             if len(folders) > 1:

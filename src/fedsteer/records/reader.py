@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -158,7 +158,24 @@ def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[st
         return sheet
     commands = dict.fromkeys([*before.get("commands", []), *sheet.get("commands", [])])
     paper = before.get("paper", {}) | sheet.get("paper", {})
-    return sheet | {"commands": list(commands), "paper": paper}
+    joined = sheet | {"commands": list(commands), "paper": paper}
+    if "labels" in before and "labels" in sheet:
+        joined["labels"] = sorted({*before["labels"], *sheet["labels"]})
+        joined["seeds"] = max(before["seeds"], sheet["seeds"])
+    return joined
+
+
+def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[Run]:
+    """Those that belong to it, where it says so: tables may share a folder, and runs."""
+    if sheet is None or "labels" not in sheet:
+        return list(runs)
+
+    def belongs(run: Run) -> bool:
+        experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
+        named = experiment.get("name") in sheet["paper"] and rule.get("label") in sheet["labels"]
+        return named and int(run.manifest.get("seed") or 0) < sheet["seeds"]
+
+    return [run for run in runs if belongs(run)]
 
 
 def _own_sheet(place: Path) -> dict[str, Any] | None:

@@ -39,9 +39,11 @@ def changes_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
         for shift, label in enumerate(labels):
             # One below the other, so that rules which are level can all be seen.
             own = y + (shift - (len(labels) - 1) / 2) * LINE * 0.8 / len(labels)
-            for accuracy in found.get((name, label), ()):
+            values = found.get((name, label), [])
+            for seed, accuracy in enumerate(values):
                 x = LEFT + WIDTH * across.share(100 * accuracy)
-                parts.append(_dot(x, own, looks[label]))
+                aside = (seed - (len(values) - 1) / 2) * 1.6  # equal seeds can all be seen
+                parts.append(_dot(x + aside, own, looks[label]))
     right = LEFT + WIDTH + 24
     for place, label in enumerate(labels):
         y = TOP + 12 + 21 * place

@@ -35,6 +35,7 @@ class Drawn:
     label: str
     curve: dict[str, Any]
     last: float  # accuracy
+    spread: float  # half of its interval
 
 
 def to_svg(
@@ -92,7 +93,8 @@ def _drawn(entry: Entry) -> Drawn | None:
     if curve is None:
         return None
     last = next((value for value in reversed(curve["mean"]) if value is not None), 0.0)
-    return Drawn(entry.experiment, entry.label, curve, last)
+    spread = next((half for half in reversed(curve["half"]) if half is not None), 0.0)
+    return Drawn(entry.experiment, entry.label, curve, last, spread)
 
 
 def _panel(
@@ -111,13 +113,14 @@ def _panel(
         across = Axis(min(values, default=1.0) / scale, most / scale, log=True)
     low = _lowest_shown(drawn)
     best = max(value for one in drawn for value in _means(one))
-    panel = Panel(*place, across, Axis(low, min(100, 10 * ceil(10 * best + 0.05))))
+    high = min(100, 10 * ceil(10 * best + 0.05))
+    panel = Panel(*place, across, Axis(low, high))
     parts = [panel.frame(heading, f"{words}; test accuracy in %")]
     hidden = [one.label for one in drawn if 100 * one.last < low]
     if hidden:
-        left, top, wide, high = place
+        left, top, wide, tall = place
         note = f"below {low:g}: {', '.join(hidden)}"
-        parts.append(text(left + wide - 4, top + high - 8, note, "end", "#555", size=11))
+        parts.append(text(left + wide - 4, top + tall - 8, note, "end", "#555", size=11))
     for one in sorted(drawn, key=lambda one: one.last):
         columns = (one.curve[axis], one.curve["mean"], one.curve["half"])
         points = [
@@ -125,19 +128,22 @@ def _panel(
             for x, mean, half in zip(*columns, strict=True)
             if mean is not None
         ]
+        # Seeds of which some fell to chance: a band as high as the picture would tell nothing.
+        if max(half for _, _, half in points) > (high - low) / 2:
+            points = [(x, mean, 0.0) for x, mean, _ in points]
         parts.append(panel.line(points, looks[one.label]))
     return parts
 
 
 def _lowest_shown(drawn: Sequence[Drawn]) -> float:
     """In percent: where the slowest of the rules that compete stands after a third of its rounds,
-    or at its end.
+    or at its end in a bad seed.
 
     A rule that ends far behind would press the others together at the top.
     """
     best = max(one.last for one in drawn)
     rivals = [one for one in drawn if one.last > best - COMPETES]
-    lowest = min(min(one.last, _means(one)[len(_means(one)) // 3]) for one in rivals)
+    lowest = min(min(one.last - one.spread, _means(one)[len(_means(one)) // 3]) for one in rivals)
     return 10.0 * max(0, floor(10 * lowest - 0.5))
 
 

@@ -21,7 +21,8 @@ from fedsteer.report.reconstruction import errors_markdown, errors_svg
 from fedsteer.report.sizes import sizes_markdown, sizes_svg
 from fedsteer.report.tables import summarise
 
-SPECIAL: dict[str, tuple[Callable[[Iterable[Run], str], str], Callable[[Iterable[Run]], str]]] = {
+Special = tuple[Callable[[Iterable[Run], str], str], Callable[[Iterable[Run]], str]]
+SPECIAL: dict[str, Special] = {
     "core-size": (sizes_svg, sizes_markdown),
     "heatmap": (heatmaps_svg, heatmaps_markdown),
     "errors": (errors_svg, errors_markdown),
@@ -46,12 +47,9 @@ def files_of(runs: Sequence[Run], sheet: Mapping[str, Any] | None) -> dict[str, 
         table = f"{to_markdown(summary, kept)}\n{origin(runs)}\n"
         return {"table.md": table} | _pictures(runs, title, "accuracy.svg")
     title = str(sheet.get("title", "Results"))
-    order = list(sheet.get("paper") or ())
-    special = SPECIAL.get(str(sheet.get("figure")))
-    if sheet.get("figure") == "changes":
-        special = partial(changes_svg, order=order), partial(changes_markdown, order=order)
+    special = _special(sheet)
     if special is None:
-        table = published_markdown(runs, sheet)
+        table, order = published_markdown(runs, sheet), list(sheet.get("paper") or ())
         return {"table.md": table} | _pictures(runs, title, "figure.svg", order)
     picture, numbers = special
     try:
@@ -68,6 +66,22 @@ def write_files(runs: Sequence[Run], sheet: Mapping[str, Any] | None, folder: Pa
         write_atomically(folder / name, content.encode())
         written.append(folder / name)
     return written
+
+
+def own_figure(runs: Sequence[Run], sheet: Mapping[str, Any]) -> str | None:
+    """The figure of a sheet that is not one of curves, as SVG; None where there is none."""
+    special = _special(sheet)
+    try:
+        return None if special is None else special[0](runs, str(sheet.get("title", "Results")))
+    except DataError:
+        return None
+
+
+def _special(sheet: Mapping[str, Any]) -> Special | None:
+    if sheet.get("figure") == "changes":
+        order = list(sheet.get("paper") or ())
+        return partial(changes_svg, order=order), partial(changes_markdown, order=order)
+    return SPECIAL.get(str(sheet.get("figure")))
 
 
 def _pictures(

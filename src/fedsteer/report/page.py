@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -20,6 +20,7 @@ from typing import Any
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
 from fedsteer.report.entries import Entry, look
+from fedsteer.report.figures import own_figure
 from fedsteer.report.formats import columns, note
 from fedsteer.report.material import Material, collect, page_data
 from fedsteer.report.origin import ran_alone
@@ -48,21 +49,25 @@ def write_page(
     path: Path,
     title: str = "Comparison",
     baseline: str | None = None,
-    order: Sequence[str] = (),
+    sheet: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the report of these runs to `path`, one file that needs no network.
 
-    order   experiments that come first; the others follow in the order of the runs
+    sheet   the table of the paper they are: what it says, its figure, and the order of experiments
     """
-    write_atomically(path, render(runs, title, baseline, order).encode())
+    write_atomically(path, render(runs, title, baseline, sheet).encode())
     return path
 
 
 def render(
-    runs: Iterable[Run], title: str, baseline: str | None = None, order: Sequence[str] = ()
+    runs: Iterable[Run],
+    title: str,
+    baseline: str | None = None,
+    sheet: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as text."""
-    material = collect(list(runs), baseline, order)
+    known = list(runs)
+    material = collect(known, baseline, list((sheet or {}).get("paper") or ()))
     data = page_data(material)
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
@@ -76,10 +81,20 @@ def render(
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
         style=_asset("page.css"),
         selector=_selector(data["experiments"]),
+        sheet=_sheet_card(known, sheet) if sheet else "",
         tables=_by_experiment(material, _headline),
         figures="".join(_figures(material, data)),
         data=_embed(data),
     )
+
+
+def _sheet_card(runs: Sequence[Run], sheet: Mapping[str, Any]) -> str:
+    """What the table is about, and its own figure where that is not the curves below."""
+    words = [f"<p>{escape(part)}</p>" for part in str(sheet.get("about", "")).split("\n\n") if part]
+    drawn = own_figure(runs, sheet)
+    if drawn is not None:
+        words.append(f'<div class="drawn">{drawn}</div>')
+    return f'<section class="card wide" id="sheet">{"".join(words)}</section>' if words else ""
 
 
 def _selector(experiments: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ COLOURS = ("#d55e00", "#333333", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#5
 DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3", "longdash": "12 4"}
 TICKS = 5
 LINE = 21  # height of a line of the legend
+MARGIN = 4  # around a panel, for lines and dots that lie on its edge
 
 Point = tuple[float, float, float]
 """x, mean, half of the interval."""
@@ -35,17 +36,17 @@ class Look:
 
 @dataclass(frozen=True)
 class Axis:
-    """From `low` to `high`; what lies outside is put at the edge."""
+    """From `low` to `high`."""
 
     low: float
     high: float
     log: bool = False
 
     def share(self, value: float) -> float:
-        """Where a value lies, from 0 to 1."""
-        low, high, at = self.low, self.high, min(max(value, self.low), self.high)
-        if self.log:
-            low, high, at = log10(low), log10(high), log10(at)
+        """Where a value lies: from 0 to 1, and beyond for what is outside."""
+        low, high, at = self.low, self.high, value
+        if self.log:  # far enough below the axis for what has no logarithm
+            low, high, at = log10(low), log10(high), log10(max(value, low / 100))
         return (at - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> list[float]:
@@ -87,28 +88,24 @@ class Panel:
         return "\n".join([*parts, text(middle, bottom + 38, x_label, "middle", "#555")])
 
     def line(self, points: Sequence[Point], look: Look, dots: bool = False) -> str:
-        """A line through the means on the band of their intervals."""
+        """A line through the means on the band of their intervals; what is outside is cut off."""
         upper = [f"{self._x(x):.1f} {self._y(mean + half):.1f}" for x, mean, half in points]
         lower = [f"{self._x(x):.1f} {self._y(mean - half):.1f}" for x, mean, half in points[::-1]]
         middle = [(self._x(x), self._y(mean)) for x, mean, _ in points]
-        line = self._path(points)
+        line = "L".join(f"{x:.1f} {y:.1f}" for x, y in middle)
+        left, top = self.left - MARGIN, self.top - MARGIN
+        width, height = self.width + 2 * MARGIN, self.height + 2 * MARGIN
         parts = [
+            f'<svg x="{left:.1f}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" '
+            f'viewBox="{left:.1f} {top:.1f} {width:.1f} {height:.1f}">',
             f'<path d="M{"L".join(upper + lower)}Z" fill="{look.colour}" fill-opacity="0.10"/>',
-            f'<path d="{line}" fill="none" {look.stroke} stroke-width="2"/>',
+            f'<path d="M{line}" fill="none" {look.stroke} stroke-width="2"/>',
         ]
         if dots:
             parts += [
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{look.colour}"/>' for x, y in middle
             ]
-        return "\n".join(parts)
-
-    def _path(self, points: Sequence[Point]) -> str:
-        """Through the means, but not along the lower edge where they lie below it."""
-        path, drawing = "", False
-        for (x, mean, _), after in zip(points, [*points[1:], points[-1]], strict=True):
-            path += f"{'L' if drawing else 'M'}{self._x(x):.1f} {self._y(mean):.1f}"
-            drawing = max(mean, after[1]) >= self.y.low
-        return path
+        return "\n".join([*parts, "</svg>"])
 
     def _x(self, value: float) -> float:
         return self.left + self.width * self.x.share(value)

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.simulate.compare import Cell, plan_cells
+from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment, load_experiment
 
 READINGS = ("paper", "authors")
@@ -69,6 +70,14 @@ class Sheet:
             found += plan_cells(column.experiment, column.experiment.rules, folder)
         return found
 
+    def _labels(self) -> list[str]:
+        entries = [
+            find_entry(column.experiment, name)
+            for column in self.columns
+            for name in column.experiment.rules
+        ]
+        return sorted({entry.label for entry in entries})
+
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from them alone."""
         return {
@@ -77,6 +86,8 @@ class Sheet:
             "about": self.about,
             "figure": self.figure,
             "commands": [command] if command else [],
+            "labels": self._labels(),
+            "seeds": max(column.experiment.seeds for column in self.columns),
             "paper": {column.experiment.name: dict(column.published) for column in self.columns},
         }
 
@@ -134,8 +145,12 @@ def load_sheet(
             )
         if smoke:
             experiment = _smoke(experiment)
-        columns.append(Column(experiment.changed(settings or {}), column.get("paper", {})))
-    return Sheet(name, table["title"], _about(sheets[name]), table["figure"], columns)
+        published = {} if smoke else column.get("paper", {})
+        columns.append(Column(experiment.changed(settings or {}), published))
+    title, about = table["title"], _about(sheets[name])
+    if smoke:
+        title, about = f"{title} (smoke test)", "A few clients and rounds on made-up images."
+    return Sheet(name, title, about, table["figure"], columns)
 
 
 def _about(text: str) -> str:
