@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.training.networks import Network
 
 AUGMENTATIONS = ("none", "crop-flip")
 
@@ -84,6 +85,20 @@ class Trained:
     updates: Tensor  # (m, d) start - end
     steps: NDArray[np.int64]  # (m,) local steps taken
     losses: NDArray[np.float64]  # (m,) mean training loss over the steps
+
+
+class Trainer:
+    """What every engine is given; `exact` False allows shorter numbers on a GPU."""
+
+    def __init__(
+        self,
+        network: Network,
+        data: TrainingData,
+        how: LocalTraining,
+        seed: int,
+        exact: bool = True,
+    ) -> None:
+        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
 
 
 def schedule(

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.errors import FedsteerError, TrainingFailed
-from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
-from fedsteer.training.networks import Network
+from fedsteer.training.local import Job, Trained, Trainer
 from fedsteer.training.sequential import Sequential
 
 
@@ -29,15 +28,10 @@ class Order:
     proximal: float
 
 
-class Together(ABC):
+class Together(Trainer, ABC):
     """An engine that trains clients together: of its own simulation, or of any like it."""
 
     name: str
-
-    def __init__(
-        self, network: Network, data: TrainingData, how: LocalTraining, seed: int, exact: bool
-    ) -> None:
-        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
 
     @abstractmethod
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:

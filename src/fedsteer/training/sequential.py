@@ -17,30 +17,18 @@ from fedsteer.errors import FedsteerError, TrainingFailed
 from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     Job,
-    LocalTraining,
     Trained,
-    TrainingData,
+    Trainer,
     augmented,
     batches,
     descend,
 )
-from fedsteer.training.networks import Network
 
 
-class Sequential:
+class Sequential(Trainer):
     """Train clients one after the other."""
 
     name = "sequential"
-
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        how: LocalTraining,
-        seed: int,
-        exact: bool = True,
-    ) -> None:
-        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0

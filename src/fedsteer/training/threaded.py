@@ -23,6 +23,7 @@ from fedsteer.training.local import (
     Job,
     LocalTraining,
     Trained,
+    Trainer,
     TrainingData,
     augmented,
     batches,
@@ -31,7 +32,7 @@ from fedsteer.training.local import (
 from fedsteer.training.networks import Network
 
 
-class Threaded:
+class Threaded(Trainer):
     """Train clients side by side, on as many threads as torch was given."""
 
     name = "threaded"
@@ -44,7 +45,7 @@ class Threaded:
         seed: int,
         gradient: DirectGradient,
     ) -> None:
-        self.network, self.data, self.how, self.seed = network, data, how, seed
+        super().__init__(network, data, how, seed)
         self.gradient = gradient
 
     def train(

@@ -1,0 +1,120 @@
+"""Records that lie, lack things or come from elsewhere: nothing breaks, nothing is injected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from fedsteer.records import RecordWriter
+from tests.report.made_records import make_comparison, make_result, make_run
+from tests.report.test_page import Outline, data_of, page_of
+
+EVIL = "<script>alert(1)</script>"
+CLOSER = '</script><img src="x" onerror="alert(2)">'
+
+
+def test_records_cannot_inject_markup(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", label=EVIL, reason=CLOSER)
+    make_run(tmp_path / "b", label="fedsteer (paper)", name=EVIL, reason=CLOSER)
+    make_run(tmp_path / "c", label="fedavg", name=CLOSER)
+    page = page_of(tmp_path, title=f"</title>{EVIL}")
+    outline = Outline(page)
+    assert outline.tags.count("script") == 4
+    assert "img" not in outline.tags and not outline.handlers
+    assert "alert(1)" in page  # shown, as text
+    assert EVIL not in page and CLOSER not in page
+    assert any(EVIL in rule["name"] for rule in data_of(page)["rules"])
+
+
+def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        for event in ("fresh", "dropped"):
+            writer.append("clients", {"round": 1, "client": CLOSER, "event": event, "reason": EVIL})
+    page = page_of(tmp_path)
+    assert Outline(page).tags.count("script") == 4
+    assert data_of(page)["rasters"][0]["clients"] == [CLOSER]
+
+
+def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        writer.append("clients", {"round": 2, "client": 4, "event": "failed", "reason": "gone"})
+    page = page_of(tmp_path)
+    assert "failed: gone" in page
+    assert data_of(page)["rasters"][0]["image"] == ["04"]
+
+
+def test_equal_data_is_drawn_once(tmp_path: Path) -> None:
+    for label in ("full", "fedavg", "mifa"):
+        make_run(tmp_path / label / "seed-0", label=label, rounds=4)
+    (picture,) = data_of(page_of(tmp_path))["holds"]
+    assert picture["title"] == "digits"
+
+
+@pytest.mark.parametrize(("seeds", "first"), [(2, "off"), (3, "on")])
+def test_intervals_of_two_seeds_are_hidden_at_first(tmp_path: Path, seeds: int, first: str) -> None:
+    page = page_of(make_comparison(tmp_path, ["fedavg"], seeds=seeds, rounds=4))
+    assert f'data-choice="bands" data-first="{first}"' in page
+
+
+def test_least_records_give_a_table_and_no_empty_boxes(tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", None, {"accuracy": 0.5})
+    outline = Outline(page_of(tmp_path))
+    assert "summary" in outline.ids
+    assert "figure" not in outline.tags
+
+
+def test_run_of_another_program(tmp_path: Path) -> None:
+    """Text ids, nothing about the clients, no traffic: what is known is shown."""
+    make_result(tmp_path, "fedsteer (practical)", 0, None)
+    with RecordWriter(tmp_path) as writer:
+        for moment in (1, 2, 3):
+            writer.append("rounds", {"round": moment, "accuracy": 0.2 * moment, "surprise": []})
+            writer.append(
+                "clients",
+                {"round": moment, "client": "phone-7", "event": "fresh", "relative_error": 0.5}
+                | ({"staleness": 1} if moment > 1 else {}),
+            )
+    page = page_of(tmp_path)
+    assert {"accuracy", "residual", "staleness", "raster"} <= Outline(page).ids
+    assert not {"groups", "cost", "holds", "variance", "events"} & Outline(page).ids
+    assert 'data-choice="axis"' in page and 'data-value="sent"' not in page
+    assert data_of(page)["accuracy"][0]["mean"] == [0.2, 0.4, 0.6]
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [None, {}, [], {"sizes": None}, {"data_group": ["a"]}, {"holds": [[]], "probabilities": None}],
+)
+def test_odd_manifests_are_survived(tmp_path: Path, clients: object) -> None:
+    make_run(tmp_path, rounds=4)
+    path = tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"clients": clients, "data": None, "experiment": []}))
+    assert "raster" in Outline(page_of(tmp_path)).ids
+
+
+def test_odd_arrays_are_survived(tmp_path: Path) -> None:
+    make_run(tmp_path, rounds=4, label="fedsteer (paper)")
+    blank = np.full((9, 2, 3), np.nan, np.float32)
+    save_file({"coordinates": blank}, tmp_path / "arrays.safetensors")
+    assert "coordinates" not in Outline(page_of(tmp_path)).ids
+    blank[:, 0] = 0.0
+    blank[3:, 1] = -2.5
+    save_file({"coordinates": blank}, tmp_path / "arrays.safetensors")
+    (watched,) = data_of(page_of(tmp_path))["coordinates"][0]["watched"]
+    assert watched["client"] == "1"  # client 0 was never visited
+    assert watched["rows"][0][:4] == [None, None, None, -999]
+    assert watched["scale"] * 999 == pytest.approx(2.5, rel=1e-5)
+
+
+def test_unfinished_run_is_drawn_while_none_is_finished(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", finish=False)
+    page = page_of(tmp_path)
+    assert data_of(page)["accuracy"][0] is not None
+    assert "1 unfinished run is not counted." in page
