@@ -3,8 +3,9 @@
     python benchmarks/gpu_server_step.py [--dim 11000000] [--core 10] [--active 10]
 
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
-measured in the same run. `pass` is the kernel alone; `step` is `rule.step`: checks, pass, solve,
-diagnostics, and writing the new columns of core clients (every one of them when --core-active).
+measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
+queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
+`rule.step`: checks, pass, solve, diagnostics, and writing the new columns of core clients.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -21,6 +23,7 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
+from fedsteer.steering.kernels.fused import launch, plan
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
@@ -34,6 +37,21 @@ def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
         if number >= 5:
             times.append(time.perf_counter() - start)
     return 1e3 * median(times)
+
+
+def device_milliseconds(work: Callable[[], object], repeats: int = 15) -> float:
+    """Median time on the GPU itself: the launch happens while the GPU is still kept busy."""
+    times = []
+    for number in range(repeats + 3):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(5_000_000)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        if number >= 3:
+            times.append(begin.elapsed_time(end))
+    return median(times)
 
 
 def copy_bandwidth() -> float:
@@ -82,6 +100,10 @@ def main() -> None:
         def one_pass(gram: np.ndarray | None = gram) -> object:
             return kernels.one_pass(updates, weights, basis, coefficients, gram_of=gram)
 
+        if cut := plan(active, core, gram is not None, short=False):
+            rows[label.replace("pass", "kernel")] = device_milliseconds(
+                partial(launch, cut, updates, weights, basis, coefficients, None, None, 1.0)
+            )
         rows[label] = milliseconds(one_pass)
     for label, clients in (
         ("step, no core client active", range(core, core + active)),
