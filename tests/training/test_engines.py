@@ -331,6 +331,9 @@ def test_the_choice_of_engine_is_static() -> None:
     assert [choose_engine(other, "cpu"), choose_engine(other, "cuda")] == ["sequential", "captured"]
     plain = NETWORKS["emnist-cnn"].network()
     assert [choose_engine(plain, "cpu"), choose_engine(plain, "cuda")] == ["threaded", "stacked"]
+    residual = make_network("preact-resnet18", (3, 8, 8), CLASSES, {"width": 4})
+    assert choose_engine(residual, "cuda") == choose_engine(plain, "cuda", exact=True) == "stacked"
+    assert choose_engine(residual, "cuda", exact=True) == "captured"
     assert [choose_threads(dense, 8), choose_threads(other, 8), choose_threads(other, 2)] == [
         1,
         4,

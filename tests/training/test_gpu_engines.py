@@ -20,6 +20,7 @@ HOW = LocalTraining(epochs=2, batch=8, rate=0.02, momentum=0.5)
 CASES = {
     "emnist-cnn": ("stacked", "emnist-cnn", {"channels": [4, 6, 8], "hidden": [12]}),
     "fashion-cnn": ("stacked", "fashion-cnn", {"channels": [8, 70], "padding": 1, "hidden": [8]}),
+    "wide": ("stacked", "fashion-cnn", {"channels": [4, 300], "padding": 1, "hidden": [8]}),
     "preact-resnet18": ("stacked", "preact-resnet18", {"width": 8}),
     "preact-resnet18, captured": ("captured", "preact-resnet18", {"width": 8}),
     "own, captured": ("captured", "tests.training.own_networks:gated", {}),

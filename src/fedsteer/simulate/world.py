@@ -94,14 +94,14 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     images, labels = _tensors(experiment.data, "train", device)
     test_images, test_labels = _tensors(experiment.data, "test", device)
     kept = max(1, round(experiment.run.test_share * len(test_labels)))
-    name = experiment.run.engine
+    name, exact = experiment.run.engine, experiment.run.precision == "float32"
     engine = make_engine(
-        choose_engine(network, device) if name == "auto" else name,
+        choose_engine(network, device, exact) if name == "auto" else name,
         network,
         TrainingData(images, labels, partition.indices, dataset.classes),
         experiment.training,
         seed,
-        exact=experiment.run.precision == "float32",
+        exact=exact,
     )
     return World(
         experiment=experiment,

@@ -121,11 +121,11 @@ def filter_gradient(
     clients, samples, height, width, inside = images.shape
     rows, columns, outside = back.shape[2:]
     size, by_tap = window.size, inside >= MANY_CHANNELS
-    block_n = max(16, triton.next_power_of_2(outside))
+    block_n = max(16, min(128, triton.next_power_of_2(outside)))
     if images.dtype == torch.float32:
         pixels, depth, warps = FILTER_PIXELS, FILTER_DEPTH, FILTER_WARPS
     else:
-        pixels, warps, block_n = SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS, min(block_n, 128)
+        pixels, warps = SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS
         depth = max(16, min(128, triton.next_power_of_2(inside)))
     per_tap = triton.cdiv(inside, depth)
     tiles = size * size * per_tap if by_tap else triton.cdiv(size * size * inside, depth)

@@ -1,10 +1,11 @@
-"""Which engine trains what. The choice is static: it follows from model and device alone.
+"""Which engine trains what. The choice is static: it follows from model, device and precision.
 
     dense network                 stacked, gradients by formula (wide ones, cpu: see `pointwise`)
     plain convolutions, cpu       threaded, one thread a client, gradients by formula
     other network, cpu            sequential: autograd, and torch's generator, are one for all
     known layers, cuda            stacked, gradients by formula (the paper's three networks)
-    other network, cuda           captured: graphs of autograd's step, clients on several streams
+    other network, cuda           captured: graphs of autograd's step, clients on several streams;
+                                  so are residual ones in float32, which cuDNN has kernels for
 
 It is written to the manifest and kept when a run is resumed, so that numbers stay reproducible.
 """
@@ -20,7 +21,7 @@ from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.training.captured import Captured
 from fedsteer.training.direct import DirectGradient, is_direct
 from fedsteer.training.formula import FormulaGradient
-from fedsteer.training.known import is_dense, known_layers
+from fedsteer.training.known import is_dense, known_layers, mixes_samples
 from fedsteer.training.local import Job, LocalTraining, Trained, TrainingData
 from fedsteer.training.networks import Network
 from fedsteer.training.pointwise import Pointwise, is_wide
@@ -45,10 +46,12 @@ class Engine(Protocol):
         """Updates of all jobs."""
 
 
-def choose_engine(network: Network, device: str) -> str:
-    """The static rule above."""
+def choose_engine(network: Network, device: str, exact: bool = False) -> str:
+    """The static rule above; `exact`: float32 products are asked for on a GPU."""
     layers = known_layers(network)
-    if layers is not None and (is_dense(layers) or device != "cpu"):
+    if layers is not None and is_dense(layers):
+        return "stacked"
+    if layers is not None and device != "cpu" and not (exact and mixes_samples(layers)):
         return "stacked"
     if device != "cpu":
         return "captured"
