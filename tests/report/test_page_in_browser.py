@@ -320,6 +320,23 @@ def test_a_rule_stays_off_in_the_other_experiment(show: Show, several: Path) -> 
     assert names_drawn(driver, "accuracy") == ["full"]
 
 
+def test_a_link_leads_to_an_experiment(show: Show, several: Path) -> None:
+    driver = show(file=several, scroll=False)
+    assert "#" not in driver.current_url
+    enter(driver, "second")
+    link = driver.current_url
+    driver.get("about:blank")
+    driver.get(link)
+    pressed = driver.find_elements("css selector", EXPERIMENTS + "[aria-pressed=true]")
+    assert [one.text for one in pressed] == ["second"]
+    assert rows_shown(driver) == ["full", "mifa"]
+    for address in ("first <b>", "no such experiment %"):  # the latter changes nothing
+        driver.execute_script("location.hash = encodeURIComponent(arguments[0])", address)
+        driver.execute_async_script(SETTLE)
+        assert sorted(rows_shown(driver)) == ["fedavg", "mifa"]
+    assert driver.get_log("browser") == []
+
+
 def test_what_an_experiment_lacks_is_hidden(show: Show, several: Path) -> None:
     driver = show(file=several)
     groups = "return document.querySelector('#groups').offsetParent !== null"

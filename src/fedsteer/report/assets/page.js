@@ -148,9 +148,13 @@
   }
 
   // -- experiments ------------------------------------------------------------------------------
-  // Rules stay on or off from one experiment to the next; what an experiment lacks is hidden.
+  // Rules stay on or off from one experiment to the next; what an experiment lacks is hidden. The
+  // address names the experiment, so that a link leads to it.
+  const address = (experiment) => `#${encodeURIComponent(data.experiments[experiment])}`;
+  const addressed = () => data.experiments.findIndex((_, place) => address(place) === location.hash);
   function enter(experiment) {
     press("experiment", experiment);
+    if (select("experiment")) select("experiment").value = experiment;
     ["axis", "cost"].forEach((name) => press(name, view[name]));
     all("[data-experiment]").forEach((part) => {
       part.hidden = Number(part.dataset.experiment) !== experiment;
@@ -173,11 +177,15 @@
     fillPicks();
     refresh();
   }
+  function visit(experiment) {
+    history.replaceState(null, "", address(experiment));
+    enter(experiment);
+  }
   optionsOf("experiment").forEach((one) =>
-    one.addEventListener("click", () => enter(Number(one.dataset.value))));
-  view.picks.experiment = 0;
+    one.addEventListener("click", () => visit(Number(one.dataset.value))));
   fill("experiment", data.experiments.map((name, place) => [place, name]));
-  select("experiment")?.addEventListener("change", (event) => enter(Number(event.target.value)));
+  select("experiment")?.addEventListener("change", (event) => visit(Number(event.target.value)));
+  addEventListener("hashchange", () => { if (addressed() >= 0) enter(addressed()); });
 
   function legend() {
     const box = document.querySelector('[data-legend="raster"]');
@@ -226,7 +234,7 @@
   }
 
   choose(() => true);
-  enter(0);
+  enter(Math.max(addressed(), 0));
   paint(dark.matches ? "dark" : "light");
   boxes.forEach((box) => watcher.observe(box));
 })();
