@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine bench bench-peers results format clean
+.PHONY: help install run test lint types tests test-slow test-engine test-ray bench bench-peers results format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ test-slow: install ## the tests that take minutes
 
 test-engine: install ## Flower's real engine: SuperLink and SuperNodes as processes on loopback
 	$(BIN)/pytest -m engine
+
+test-ray: install ## runs on a Ray cluster of this machine; installs ray first
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[ray]'
+	$(BIN)/pytest tests/simulate/test_ray.py
 
 bench: install ## time and memory of a server step against bare matrix products
 	$(BIN)/python benchmarks/server_step.py
