@@ -50,6 +50,8 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
 
 def _squares(block: Tensor) -> Tensor:
     """Squared norms of the rows. Not by vecdot: that writes all squares out before it sums them."""
+    if block.device.type == "cpu":  # which sums a row in the lanes of a vector: in pieces already
+        return torch.linalg.vector_norm(block, dim=1).double().square_()
     whole = block.shape[1] - block.shape[1] % PIECE
     result = torch.linalg.vector_norm(block[:, whole:], dim=1).square().double()
     if whole:
@@ -63,7 +65,7 @@ def _wide(array: Tensor) -> torch.dtype:
 
 
 def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.as_tensor(values, dtype=dtype, device=like.device)
+    return torch.from_numpy(values).to(like.device, dtype)
 
 
 def _host(array: Tensor) -> Floats:
