@@ -237,7 +237,7 @@ def check(updates: Tensor) -> str | None:
 
 
 def plain(updates: Tensor) -> Tensor:
-    return updates.detach()
+    return updates.detach() if updates.requires_grad else updates
 
 
 def stack(updates: Sequence[Tensor]) -> Tensor:
