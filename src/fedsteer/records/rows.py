@@ -30,26 +30,24 @@ def client_rows(
     extras: Mapping[Any, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of clients.jsonl; `extras` are further columns per client."""
-    columns = {
-        "weight": happened.weights,
-        "probability": happened.probabilities,
-        "norm": happened.norms,
-        "relative_error": happened.relative_errors,
-        "refreshed_error": happened.refreshed_errors,
-        "cosine": happened.cosines,
-        "staleness": happened.staleness,
-    }
-    values = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows: list[dict[str, Any]] = []
-    for client, fresh, own in zip(happened.clients, happened.fresh, values, strict=True):
-        event = "fresh" if fresh else "refresh"
-        row = {
-            "round": number,
-            "client": client,
-            "event": "collect" if client in collected else event,
-            **dict(zip(columns, own, strict=True)),
-        }
-        rows.append(row | dict((extras or {}).get(client, {})))
+    for i, client in enumerate(happened.clients):
+        event = "fresh" if happened.fresh[i] else "refresh"
+        rows.append(
+            {
+                "round": number,
+                "client": client,
+                "event": "collect" if client in collected else event,
+                "weight": happened.weights[i],
+                "probability": happened.probabilities[i],
+                "norm": happened.norms[i],
+                "relative_error": happened.relative_errors[i],
+                "refreshed_error": happened.refreshed_errors[i],
+                "cosine": happened.cosines[i],
+                "staleness": happened.staleness[i],
+            }
+            | dict((extras or {}).get(client, {}))
+        )
     return rows + refused_rows(number, happened.dropped)
 
 
