@@ -45,8 +45,8 @@ class Descent:
             give(batch.into, self.upper.descend(self._masked(back)))
             self.moved = True
         odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1).gather(1, labels)
-        found: NDArray[np.float64] = torch.bmm(odds, room.weights.mT).view(-1).double().numpy()
-        return -found
+        losses: NDArray[np.float32] = torch.bmm(odds, room.weights_by_point).numpy()
+        return -losses.reshape(-1).astype(np.float64)
 
     def _batches(self, places: Tensor | None) -> Iterator[tuple[Batch, Callable[..., object]]]:
         """Batches, and how what they give back is put into its place."""

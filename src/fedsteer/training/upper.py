@@ -8,7 +8,7 @@ torch takes a softmax several times more slowly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ class _Layer:
 
     weights: Tensor  # (c, out, in + 1)
     matrix: Tensor  # (c, out, in), a view without the bias
+    bias: Tensor  # (c, out, 1), the rest
     inputs: Tensor  # (c, batch, in + 1), all 1 in the last column
     values: Tensor  # (c, batch, in), a view without that
     before: str  # the activation that the inputs went through
@@ -42,12 +43,12 @@ class _Layer:
         clients, outside, inside = parts.matrix.shape
         weights = parts.matrix.new_empty((clients, outside, inside + 1))
         inputs = parts.matrix.new_ones((clients, batch, inside + 1))
-        return _Layer(weights, weights[:, :, :-1], inputs, inputs[:, :, :-1], before, last)
+        matrix, bias, values = weights[:, :, :-1], weights[:, :, -1:], inputs[:, :, :-1]
+        return _Layer(weights, matrix, bias, inputs, values, before, last)
 
     def narrowed(self, batch: int) -> _Layer:
         """The same for a smaller batch."""
-        inputs, values = self.inputs[:, :batch], self.values[:, :batch]
-        return _Layer(self.weights, self.matrix, inputs, values, self.before, self.last)
+        return replace(self, inputs=self.inputs[:, :batch], values=self.values[:, :batch])
 
 
 class Upper:
@@ -103,7 +104,7 @@ class Upper:
         found = []
         for start, layer in zip(self._starts, self._full, strict=True):
             found.append((start.matrix - layer.matrix).flatten(1))
-            found.append((start.bias - layer.weights[:, :, -1:]).flatten(1))
+            found.append((start.bias - layer.bias).flatten(1))
         return found
 
 

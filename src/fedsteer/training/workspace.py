@@ -43,7 +43,8 @@ class Workspace:
     outputs     (clients, points, outside) of the first layer at its start, not yet activated
     given       (clients, points, outside) what each point gave back so far, in `padded`
     hits        (clients, classes, points) the weights of points, each at its label
-    weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
+    weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers; and
+                transposed as `weights_by_point`
     """
 
     def __init__(self, shape: Shape, memory: Tensor | None, like: Tensor) -> None:
@@ -66,7 +67,7 @@ class Workspace:
         self.images, self.products, self.outputs, self.padded, self.hits, self.weights = (
             part.view(each) for part, each in zip(parts, shapes, strict=True)
         )
-        self.rows = self.images.flatten(0, 1)
+        self.rows, self.weights_by_point = self.images.flatten(0, 1), self.weights.mT
         self.given = self.padded.zero_()[:, :, :outside]
         self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
         self.first = [

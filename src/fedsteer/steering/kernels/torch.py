@@ -67,16 +67,22 @@ def _wide(array: Tensor) -> torch.dtype:
 
 
 def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(values).to(like.device, dtype)
+    short = torch.from_numpy(values.astype(str(dtype).removeprefix("torch.")))
+    return short if like.device.type == "cpu" else short.to(like.device)
 
 
 def _part(array: Tensor, block: slice) -> Tensor:
-    """These of the last dimension; a view of all of them would be for nothing."""
+    """These of the last dimension. (A call that changes nothing takes its time as well.)"""
     return array if block.stop - block.start == array.shape[-1] else array[..., block]
 
 
+def _as(array: Tensor, dtype: torch.dtype) -> Tensor:
+    return array if array.dtype == dtype else array.to(dtype)
+
+
 def _host(array: Tensor) -> Floats:
-    result: Floats = array.cpu().numpy().astype(np.float64)
+    near = array if array.device.type == "cpu" else array.cpu()
+    result: Floats = near.numpy().astype(np.float64)
     return result
 
 
@@ -125,12 +131,12 @@ def one_pass(
         sums[name] = sums[name] + part.double() if name in sums else part
 
     for block in _blocks(dim, updates.device):
-        fresh = _part(updates, block).to(work)
+        fresh = _as(_part(updates, block), work)
         out = torch.mv(fresh.T, weigh, out=_part(delta, block))
         if width:
             assert basis is not None and steer is not None
             known = _part(basis, block) if picked is None else basis[picked, block]
-            known = known.to(work)
+            known = _as(known, work)
             add("products", _inner(known, fresh))
             out.addmv_(known.T, steer)
         if base is not None:
@@ -144,7 +150,7 @@ def one_pass(
     back = _all_to_host(sums)
     gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
-        delta.to(_wide(updates)),
+        _as(delta, _wide(updates)),
         back.get("products", np.zeros((width, count))),
         gram.diagonal().copy() if every else back["squares"],
         gram,
