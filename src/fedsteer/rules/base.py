@@ -10,6 +10,7 @@ A new rule is one file that implements `Rule` and one line in `fedsteer.rules.RU
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -88,9 +89,9 @@ class Step:
     action: Action = "move"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
-    """What a rule computed from a round before anything is written."""
+    """What a rule computed from a round before anything is written. Not to be changed."""
 
     delta: Array
     delta_squared_norm: float
@@ -224,10 +225,11 @@ class Rule(ABC):
                 # A bad client shows as a non-finite norm; warnings on the way say nothing more.
                 with np.errstate(invalid="ignore", over="ignore"):
                     outcome = self.compute(memory, active)
-                bad = (~np.isfinite(outcome.squared_norms)).nonzero()[0].tolist()
-                faults = dict.fromkeys(bad, "sent a non-finite update")
-                if not faults:
+                finite = np.isfinite(outcome.squared_norms)
+                if finite.all():
                     break
+                bad = (~finite).nonzero()[0].tolist()
+                faults = dict.fromkeys(bad, "sent a non-finite update")
             culprits = [round.clients[i] for i in sorted(faults)]
             if self.options.bad_clients == "refuse":
                 raise RoundRefused(explain(faults, round.clients), culprits)
@@ -328,15 +330,12 @@ def _diagnose(
     dropped: Mapping[ClientId, str],
     weighs: bool,
 ) -> Diagnostics:
-    squares = outcome.squared_norms
-    residuals = np.maximum(squares - 2 * outcome.estimate_products + outcome.estimate_squares, 0.0)
-    estimate_squares = np.maximum(outcome.estimate_squares, 0.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(squares > 0, residuals / squares, np.nan)
-        cosines = outcome.estimate_products / np.sqrt(squares * estimate_squares)
-        refreshed = outcome.refreshed_residuals
-        again = np.full(len(squares), np.nan) if refreshed is None else refreshed / squares
-    length = float(np.sqrt(outcome.delta_squared_norm))
+    squares, products = outcome.squared_norms, outcome.estimate_products
+    residuals = np.maximum(squares - 2 * products + outcome.estimate_squares, 0.0)
+    positive = np.where(squares > 0, squares, np.nan)  # what is divided by zero is not known
+    estimated = np.where(outcome.estimate_squares > 0, outcome.estimate_squares, np.nan)
+    refreshed = outcome.refreshed_residuals
+    length = math.sqrt(outcome.delta_squared_norm)
     probabilities = 1.0 / active.inverse
     counted = active.weights**2 * (1 - probabilities)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
     return Diagnostics(
@@ -347,9 +346,11 @@ def _diagnose(
         probabilities=probabilities,
         staleness=active.staleness,
         norms=np.sqrt(squares),
-        relative_errors=relative,
-        cosines=np.where(estimate_squares > 0, cosines, np.nan),
-        refreshed_errors=again,
+        relative_errors=residuals / positive,
+        cosines=products / np.sqrt(positive * estimated),
+        refreshed_errors=np.full(len(squares), np.nan)
+        if refreshed is None
+        else refreshed / positive,
         variance=float(counted @ residuals) if weighs and outcome.phase == "train" else np.nan,
         delta_norm=0.0 if outcome.action == "hold" else factor * length,
         bound_factor=factor,

@@ -63,6 +63,8 @@ class Clients(Component):
         if not self.closed or round.sizes is not None:
             return {}
         unknown = self._sizes_of(self.roster.find(round.clients)) <= 0
+        if not unknown.any():
+            return {}
         reason = "is unknown: pass sizes with the round to let it join"
         return {i: reason for i in unknown.nonzero()[0].tolist()}
 
@@ -70,24 +72,26 @@ class Clients(Component):
         """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
         slots = self.roster.preview(round.clients)
         count = len(slots)
+        old_sizes = self.sizes[slots]
+        sizes, given = round.sizes, round.probabilities
+        if sizes is None:  # strangers to a closed population were refused
+            sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
         fresh = np.ones(count, dtype=bool)
         if round.refresh:
             only_refresh = set(round.refresh)
             fresh[:] = [client not in only_refresh for client in round.clients]
-        old_sizes = self.sizes[slots]
-        sizes = np.where(old_sizes > 0, old_sizes, 1.0) if round.sizes is None else round.sizes
-        given = round.probabilities
         if weighs:
             inverse = self.probability.inverse(slots, round.number, given)
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
-        if self.closed or not weighs:
-            total = self.total + float((sizes - old_sizes).sum())
-        else:
+        total = self.total + _grown(sizes, old_sizes)
+        if weighs and not self.closed:
             estimated = (self.mass + float((sizes * inverse)[fresh].sum())) / (self.rounds + 1)
-            total = max(estimated, self.total + float((sizes - old_sizes).sum()))
+            total = max(estimated, total)
         shares = sizes / total if total > 0 else np.zeros(count)
-        weights = np.where(fresh, shares * inverse, 0.0)
+        weights = shares * inverse
+        if round.refresh:
+            weights = np.where(fresh, weights, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
         seen = self.last_seen[slots]
@@ -112,14 +116,15 @@ class Clients(Component):
 
     def commit(self, active: Active, *, training: bool, norms: Floats) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
-        newcomers = active.old_sizes <= 0
-        if newcomers.any():
-            self.roster.enrol(active.clients)
-            self.probability.join(active.slots[newcomers], active.number)
         if self.bound is not None:
             self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
-        self.sizes[active.slots] = active.sizes
-        self.total += float((active.sizes - active.old_sizes).sum())
+        if active.sizes is not active.old_sizes:
+            newcomers = active.old_sizes <= 0
+            if newcomers.any():
+                self.roster.enrol(active.clients)
+                self.probability.join(active.slots[newcomers], active.number)
+            self.sizes[active.slots] = active.sizes
+            self.total += _grown(active.sizes, active.old_sizes)
         if training:
             if not self.closed:
                 self.mass += float((active.sizes * active.inverse)[active.fresh].sum())
@@ -160,8 +165,14 @@ class Clients(Component):
         self.roster.remove(names)
 
     def _sizes_of(self, slots: Integers) -> Floats:
-        sizes: Floats = np.where(slots >= 0, self.sizes[np.maximum(slots, 0)], 0.0)
+        sizes: Floats = self.sizes[slots]  # a copy
+        sizes[slots < 0] = 0.0
         return sizes
+
+
+def _grown(sizes: Floats, old_sizes: Floats) -> float:
+    """How many points there are more than before."""
+    return 0.0 if sizes is old_sizes else float((sizes - old_sizes).sum())
 
 
 def enrol_population(

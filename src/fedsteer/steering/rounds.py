@@ -65,9 +65,9 @@ class Round:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Active:
-    """The clients of a round, checked, with everything a rule needs of size m."""
+    """The clients of a round, checked, with all that rules need of size m. Not to be changed."""
 
     number: int
     clients: tuple[ClientId, ...]
@@ -106,10 +106,8 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     """
     clients = [plain_id(client) for client in round.clients]
     count = len(clients)
-    vectors: dict[str, Any] = {
-        name: _vector(getattr(round, name), name, count)
-        for name in ("probabilities", "sizes", "steps")
-    }
+    probabilities = _vector(round.probabilities, "probabilities", count)
+    sizes, steps = _vector(round.sizes, "sizes", count), _vector(round.steps, "steps", count)
     updates, faults = _matrix(round.updates, clients, dim)
     if round.refresh is not None and (strangers := set(round.refresh) - set(clients)):
         raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
@@ -121,16 +119,15 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     if len(set(clients)) < count:
         repeated = Counter(clients)
         fault([repeated[client] > 1 for client in clients], "appears more than once")
-    for name, value in vectors.items():
-        if value is None:
-            continue
-        # Neither comparison holds for nan, and comparing raises no warning.
-        good = (value > 0) & ((value <= 1) if name == "probabilities" else (value < np.inf))
-        if good.all():
-            continue
-        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
-        fault(~good, f"{name} must be {wanted}")
-    return replace(round, clients=clients, updates=updates, **vectors), faults
+    # Neither comparison holds for nan, and comparing raises no warning.
+    if probabilities is not None and not (good := (probabilities > 0) & (probabilities <= 1)).all():
+        fault(~good, "probabilities must be in (0, 1]")
+    for name, value in (("sizes", sizes), ("steps", steps)):
+        if value is not None and not (good := (value > 0) & (value < np.inf)).all():
+            fault(~good, f"{name} must be positive and finite")
+    vectors = probabilities, sizes, steps
+    rest = round.starts, round.model, round.refresh
+    return Round(round.number, clients, updates, *vectors, *rest), faults
 
 
 def _vector(values: Any, name: str, count: int) -> Floats | None:

@@ -125,8 +125,7 @@ def _is_array(value: object) -> bool:
 
 
 def _arrays(component: Component) -> Iterator[Array]:
-    for field in fields(component):
-        value = getattr(component, field.name)
+    for value in vars(component).values():
         if isinstance(value, Component):
             yield from _arrays(value)
         elif _is_array(value):

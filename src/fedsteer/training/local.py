@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,8 +69,7 @@ class TrainingData:
         return mask
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One client's order for a round."""
 
     client: int
@@ -85,6 +84,15 @@ class Trained:
     updates: Tensor  # (m, d) start - end
     steps: NDArray[np.int64]  # (m,) local steps taken
     losses: NDArray[np.float64]  # (m,) mean training loss over the steps
+
+
+def joined(parts: Sequence[Trained]) -> Trained:
+    """The clients of all parts, in order."""
+    return Trained(
+        torch.cat([part.updates for part in parts]),
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.losses for part in parts]),
+    )
 
 
 class Trainer:

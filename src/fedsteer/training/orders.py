@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +15,7 @@ from fedsteer.training.local import Job, Trained, Trainer
 from fedsteer.training.sequential import Sequential
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """A job that no longer depends on whose it is."""
 
     client: int

@@ -5,7 +5,6 @@ All that is kept is smaller than half of the images; who has not been here for l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,44 +13,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-class Again:
-    """Memory that is used round after round: the system takes its time to hand out new one."""
-
-    def __init__(self) -> None:
-        self._all: Tensor | None = None
-
-    def room(self, like: Tensor, *shape: int) -> Tensor:
-        """Room of that shape, with anything in it; what was there before is lost."""
-        count = math.prod(shape)
-        if self._all is None or len(self._all) < count or self._all.dtype != like.dtype:
-            self._all = like.new_empty(count)
-        return self._all[:count].view(shape)
-
-
 class Products:
     """The products of every client, by the places of its points in all the data."""
 
     def __init__(self, room: int) -> None:
         self.room, self.numbers = room, 0
-        self._stack = Again()
         self._kept = dict[bytes, Tensor]()  # in the order they were last asked for
 
-    def of(self, clients: Sequence[NDArray[np.int64]], images: Tensor) -> Tensor:
-        """(clients, n, n), zero behind the last point; images (clients, n, inputs)."""
-        found = [self._one(*both) for both in zip(clients, images.unbind(), strict=True)]
-        most = images.shape[1]
-        stacked = self._stack.room(images, len(found), most, most)
-        if all(len(products) == most for products in found):
-            return torch.stack(found, out=stacked)
-        for into, products in zip(stacked.zero_(), found, strict=True):
-            into[: len(products), : len(products)] = products
-        return stacked
+    def of(self, clients: Sequence[NDArray[np.int64]], images: Tensor, into: Tensor) -> None:
+        """To `into` (clients, n, n), zero behind the last point; images (clients, n, inputs)."""
+        found = [self._one(points, images, place) for place, points in enumerate(clients)]
+        if all(len(products) == images.shape[1] for products in found):
+            torch.stack(found, out=into)
+            return
+        for products, room in zip(found, into.zero_(), strict=True):
+            room[: len(products), : len(products)] = products
 
-    def _one(self, points: NDArray[np.int64], images: Tensor) -> Tensor:
+    def _one(self, points: NDArray[np.int64], images: Tensor, place: int) -> Tensor:
         key = points.tobytes()
         found = self._kept.pop(key, None)
         if found is None:
-            own = images[: len(points)]
+            own = images[place, : len(points)]
             found = torch.mm(own, own.t()).add_(1.0)
             self.numbers += found.numel()
         self._kept[key] = found

@@ -8,7 +8,8 @@ torch takes a softmax several times more slowly.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,40 +18,62 @@ from fedsteer.training.convolution import activation_gradient
 from fedsteer.training.layers import Linear
 
 
+class Parts(NamedTuple):
+    """The weights of a layer."""
+
+    matrix: Tensor  # (c, out, in)
+    bias: Tensor  # (c, out, 1)
+
+
 @dataclass(frozen=True)
 class _Layer:
     """One layer: weights, which the steps change, and the inputs of a batch."""
 
     weights: Tensor  # (c, out, in + 1)
     matrix: Tensor  # (c, out, in), a view without the bias
+    bias: Tensor  # (c, out, 1), the rest
     inputs: Tensor  # (c, batch, in + 1), all 1 in the last column
     values: Tensor  # (c, batch, in), a view without that
     before: str  # the activation that the inputs went through
     last: bool
 
+    @staticmethod
+    def empty(parts: Parts, before: str, last: bool, batch: int) -> _Layer:
+        """Room for weights like these and a batch."""
+        clients, outside, inside = parts.matrix.shape
+        weights = parts.matrix.new_empty((clients, outside, inside + 1))
+        inputs = parts.matrix.new_ones((clients, batch, inside + 1))
+        matrix, bias, values = weights[:, :, :-1], weights[:, :, -1:], inputs[:, :, :-1]
+        return _Layer(weights, matrix, bias, inputs, values, before, last)
+
     def narrowed(self, batch: int) -> _Layer:
         """The same for a smaller batch."""
-        inputs, values = self.inputs[:, :batch], self.values[:, :batch]
-        return _Layer(self.weights, self.matrix, inputs, values, self.before, self.last)
+        return replace(self, inputs=self.inputs[:, :batch], values=self.values[:, :batch])
 
 
 class Upper:
-    """The layers of all clients."""
+    """The layers of all clients; their memory is kept while clients and batches are as many."""
 
-    def __init__(
-        self, layers: Sequence[Linear], activation: str, starts: Tensor, batch: int
-    ) -> None:
-        """`activation` is that of the layer below; `starts` (c, d); no batch is larger."""
-        self.starts = [(layer, parts_of(layer, starts)) for layer in layers]
-        self.batch, self._full = batch, list[_Layer]()
-        for layer, parts in self.starts:
-            weights = torch.cat(parts, dim=2)
-            inputs = starts.new_ones((len(starts), batch, layer.inside + 1))
-            matrix, values = weights[:, :, :-1], inputs[:, :, :-1]
-            last = layer is layers[-1]
-            self._full.append(_Layer(weights, matrix, inputs, values, activation, last))
-            activation = layer.activation
-        self._layers = self._full  # as the last batch used them
+    def __init__(self, layers: Sequence[Linear], activation: str) -> None:
+        """`activation` is that of the layer below."""
+        self.layers, self.activation = layers, activation
+        self.batch, self._clients = 0, 0
+        self._full, self._layers = list[_Layer](), list[_Layer]()  # of a whole and the last batch
+        self._starts: Sequence[Parts] = ()
+
+    def begin(self, starts: Sequence[Parts], batch: int) -> None:
+        """Clients start from these weights, layer by layer; no batch will be larger."""
+        count = len(starts[0].bias) if starts else 0
+        if (count, batch) != (self._clients, self.batch):
+            self._clients, self.batch, before = count, batch, self.activation
+            self._full.clear()
+            for layer, parts in zip(self.layers, starts, strict=True):
+                last = layer is self.layers[-1]
+                self._full.append(_Layer.empty(parts, before, last, batch))
+                before = layer.activation
+        self._starts = starts
+        for parts, room in zip(starts, self._full, strict=True):
+            torch.cat(parts, dim=2, out=room.weights)
 
     def forward(self, below: Tensor) -> Tensor:
         """(c, batch, out) of the layer below, before its activation -> (c, classes, batch)."""
@@ -76,19 +99,13 @@ class Upper:
             back = activation_gradient(layer.values, further, layer.before).mT
         return back.mT
 
-    def subtract(self, updates: Tensor) -> None:
-        """start - end, to where the weights lie in `updates`."""
-        for (place, parts), layer in zip(self.starts, self._full, strict=True):
-            matrix, bias = parts_of(place, updates)
-            torch.sub(parts[0], layer.matrix, out=matrix)
-            torch.sub(parts[1], layer.weights[:, :, -1:], out=bias)
-
-
-def parts_of(layer: Linear, flat: Tensor) -> tuple[Tensor, Tensor]:
-    """(c, out, in) and (c, out, 1), views of (c, d)."""
-    matrix = flat[:, layer.weight : layer.weight + layer.inside * layer.outside]
-    bias = flat[:, layer.bias : layer.bias + layer.outside]
-    return matrix.view(-1, layer.outside, layer.inside), bias.unsqueeze(2)
+    def moved(self) -> list[Tensor]:
+        """(c, ...) start - end of every matrix and bias, one after the other."""
+        found = []
+        for start, layer in zip(self._starts, self._full, strict=True):
+            found.append((start.matrix - layer.matrix).flatten(1))
+            found.append((start.bias - layer.bias).flatten(1))
+        return found
 
 
 def _activate(values: Tensor, activation: str, into: Tensor) -> None:

@@ -22,9 +22,9 @@ Array = Any
 """A NumPy array or torch tensor with a dimension of size d."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pass:
-    """What one pass over the updates yields."""
+    """What one pass over the updates yields. Not to be changed."""
 
     delta: Array  # (d,) base + coefficients @ basis + weights @ updates
     products: Floats  # (k, m) basis @ updates.T

@@ -17,7 +17,7 @@ BLOCK = 65_536
 
 
 def _blocks(dim: int, outputs: int = 1) -> Iterator[slice]:
-    size = int(np.clip(SMALL_PRODUCT // max(outputs, 1), 2_048, BLOCK))
+    size = min(max(SMALL_PRODUCT // max(outputs, 1), 2_048), BLOCK)
     for start in range(0, dim, size):
         yield slice(start, min(start + size, dim))
 

@@ -41,15 +41,19 @@ def _pieces(block: Tensor) -> Tensor:
 def _inner(left: Tensor, right: Tensor) -> Tensor:
     """left @ right.T in float64, from short pieces."""
     whole = left.shape[1] - left.shape[1] % PIECE
-    result = (left[:, whole:] @ right[:, whole:].T).double()
-    if whole:
-        short = torch.bmm(_pieces(left[:, :whole]), _pieces(right[:, :whole]).mT)
-        result += short.sum(dim=0, dtype=torch.float64)
+    if not whole:
+        return (left @ right.T).double()
+    short = torch.bmm(_pieces(left[:, :whole]), _pieces(right[:, :whole]).mT)
+    result = short.sum(dim=0, dtype=torch.float64)
+    if whole < left.shape[1]:
+        result += left[:, whole:] @ right[:, whole:].T
     return result
 
 
 def _squares(block: Tensor) -> Tensor:
     """Squared norms of the rows. Not by vecdot: that writes all squares out before it sums them."""
+    if block.device.type == "cpu":  # which sums a row in the lanes of a vector: in pieces already
+        return torch.linalg.vector_norm(block, dim=1).square_()
     whole = block.shape[1] - block.shape[1] % PIECE
     result = torch.linalg.vector_norm(block[:, whole:], dim=1).square().double()
     if whole:
@@ -63,11 +67,22 @@ def _wide(array: Tensor) -> torch.dtype:
 
 
 def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.as_tensor(values, dtype=dtype, device=like.device)
+    short = torch.from_numpy(values.astype(str(dtype).removeprefix("torch.")))
+    return short if like.device.type == "cpu" else short.to(like.device)
+
+
+def _part(array: Tensor, block: slice) -> Tensor:
+    """These of the last dimension. (A call that changes nothing takes its time as well.)"""
+    return array if block.stop - block.start == array.shape[-1] else array[..., block]
+
+
+def _as(array: Tensor, dtype: torch.dtype) -> Tensor:
+    return array if array.dtype == dtype else array.to(dtype)
 
 
 def _host(array: Tensor) -> Floats:
-    result: Floats = array.double().cpu().numpy()
+    near = array if array.device.type == "cpu" else array.cpu()
+    result: Floats = near.numpy().astype(np.float64)
     return result
 
 
@@ -110,18 +125,18 @@ def one_pass(
     core = None if chosen is None else _beside(chosen, updates, torch.int64)
 
     delta = torch.empty(dim, dtype=work, device=updates.device)
-    sums = dict[str, Tensor]()  # over the blocks, float64
+    sums = dict[str, Tensor]()  # over the blocks, in float64 where there are several
 
     def add(name: str, part: Tensor) -> None:
-        sums[name] = sums[name] + part if name in sums else part
+        sums[name] = sums[name] + part.double() if name in sums else part
 
     for block in _blocks(dim, updates.device):
-        fresh = updates[:, block].to(work)
-        out = torch.mv(fresh.T, weigh, out=delta[block])
+        fresh = _as(_part(updates, block), work)
+        out = torch.mv(fresh.T, weigh, out=_part(delta, block))
         if width:
             assert basis is not None and steer is not None
-            known = basis[:, block] if picked is None else basis[picked, block]
-            known = known.to(work)
+            known = _part(basis, block) if picked is None else basis[picked, block]
+            known = _as(known, work)
             add("products", _inner(known, fresh))
             out.addmv_(known.T, steer)
         if base is not None:
@@ -131,11 +146,11 @@ def one_pass(
         if core is not None:
             part = fresh if every else fresh[core]
             add("gram", _inner(part, part))
-        add("length", (out @ out).double())
+        add("length", torch.dot(out, out))
     back = _all_to_host(sums)
     gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
-        delta.to(_wide(updates)),
+        _as(delta, _wide(updates)),
         back.get("products", np.zeros((width, count))),
         gram.diagonal().copy() if every else back["squares"],
         gram,
@@ -235,7 +250,7 @@ def check(updates: Tensor) -> str | None:
 
 
 def plain(updates: Tensor) -> Tensor:
-    return updates.detach()
+    return updates.detach() if updates.requires_grad else updates
 
 
 def stack(updates: Sequence[Tensor]) -> Tensor:

@@ -1,0 +1,90 @@
+"""Memory of stacked clients and views of it, used round after round.
+
+The system takes its time to hand out new memory, and a view takes as long to make as a small
+product: so memory is kept, and its views while rounds are alike in clients, points and batch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Shape(NamedTuple):
+    """Of all that belongs to a round."""
+
+    clients: int
+    points: int  # of the client that has most
+    batch: int
+    inside: int  # inputs and outputs of the first layer
+    outside: int
+    rows: int  # of the last product: `outside`, and some that mean nothing
+    classes: int
+
+
+class Batch(NamedTuple):
+    """What a step reads, and where it writes."""
+
+    outputs: Tensor  # (clients, batch, out) of the first layer at its start
+    across: Tensor  # (clients, batch, j) products with points that may have given something
+    given: Tensor  # (clients, j, out) what these gave back
+    into: Tensor  # (clients, batch, out) where to put what this batch gives back
+    hits: Tensor  # (clients, classes, batch)
+    weights: Tensor  # (clients, 1, batch)
+
+
+class Workspace:
+    """All memory of a round, with anything in it.
+
+    images      (clients, points, inside), and as `rows` (clients * points, inside)
+    products    (clients, points, points)
+    outputs     (clients, points, outside) of the first layer at its start, not yet activated
+    given       (clients, points, outside) what each point gave back so far, in `padded`
+    hits        (clients, classes, points) the weights of points, each at its label
+    weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers; and
+                transposed as `weights_by_point`
+    """
+
+    def __init__(self, shape: Shape, memory: Tensor | None, like: Tensor) -> None:
+        """`memory` is that of an earlier one; where it is too short, there is new one."""
+        self.shape = shape
+        clients, points, _, inside, outside, rows, classes = shape
+        shapes = [
+            (clients, points, inside),
+            (clients, points, points),
+            (clients, points, outside),
+            (clients, points, rows),
+            (clients, classes, points),
+            (clients, 1, points),
+        ]
+        lengths = [math.prod(each) for each in shapes]
+        if memory is None or len(memory) < sum(lengths):
+            memory = like.new_empty(sum(lengths))
+        self.memory = memory
+        parts = memory[: sum(lengths)].split(lengths)
+        self.images, self.products, self.outputs, self.padded, self.hits, self.weights = (
+            part.view(each) for part, each in zip(parts, shapes, strict=True)
+        )
+        self.rows, self.weights_by_point = self.images.flatten(0, 1), self.weights.mT
+        self.given = self.padded.zero_()[:, :, :outside]
+        self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
+        self.first = [
+            batch._replace(across=batch.across[:, :, :before], given=self.given[:, :before])
+            for before, batch in zip(
+                range(0, points, shape.batch),
+                self.batches(self.outputs, self.products, self.given),
+                strict=True,
+            )
+        ]
+
+    def batches(self, outputs: Tensor, products: Tensor, into: Tensor) -> list[Batch]:
+        """The batches of an epoch whose points are in the order of these."""
+        size = self.shape.batch
+        by_point = [values.split(size, 1) for values in (outputs, products, into)]
+        by_class = [values.split(size, 2) for values in (self.hits, self.weights)]
+        return [
+            Batch(values, across, self.given, place, hits, weights)
+            for values, across, place, hits, weights in zip(*by_point, *by_class, strict=True)
+        ]
