@@ -47,11 +47,30 @@ def test_records_of_different_length() -> None:
     round_seconds=st.integers(1, 70),
     stay=st.integers(0, 9),
 )
-def test_probabilities_are_exact(cuts: list[int], round_seconds: int, stay: int) -> None:
+@pytest.mark.parametrize("unit", [1.0, 0.1, 0.007])
+def test_probabilities_are_exact(
+    unit: float, cuts: list[int], round_seconds: int, stay: int
+) -> None:
+    """In whole seconds, and in fractions that no float holds."""
     cuts = sorted(cuts)[: len(cuts) // 2 * 2]
-    trace = Trace((spans(*zip(cuts[::2], cuts[1::2], strict=True)),), round_seconds, 60.0, stay)
-    counted = sum(len(trace.present(number)) for number in range(60)) / 60
-    assert trace.probabilities[0] == pytest.approx(counted)
+    pairs = list(zip(cuts[::2], cuts[1::2], strict=True))
+
+    def seconds(whole: int) -> float:
+        return round(whole * unit, 3)
+
+    trace = Trace(
+        (spans(*((seconds(start), seconds(end)) for start, end in pairs)),),
+        seconds(round_seconds),
+        seconds(60),
+        seconds(stay),
+    )
+    there = 0
+    for number in range(60):
+        now = number * round_seconds % 60
+        expected = any(start <= now < end and now + stay <= end for start, end in pairs)
+        assert trace.present(number).tolist() == [0] * expected
+        there += expected
+    assert trace.probabilities[0] == pytest.approx(there / 60)
 
 
 def test_sample_keeps_the_records() -> None:

@@ -15,7 +15,8 @@ class NaiveFedAWE:
     w_i <- w^{t+1}, tau_i <- t for i in A
 
     w_i is the initial model (that of the first step) and tau_i = 0 before the first active round,
-    rounds being numbered from 1. Sizes and probabilities play no part.
+    rounds being numbered from 1. Whoever joins later starts from w^t with tau_i = t - 1. Sizes and
+    probabilities play no part.
     """
 
     def __init__(self, dim: int, sizes: dict[Client, float] | None, rate: float = 1.0) -> None:
@@ -24,6 +25,7 @@ class NaiveFedAWE:
         self.initial: np.ndarray | None = None
         self.starts: dict[Client, np.ndarray] = {}
         self.last_round: dict[Client, int] = {}
+        self.members = set(sizes or ())
 
     def step(
         self,
@@ -44,18 +46,22 @@ class NaiveFedAWE:
             return np.zeros(self.dim)
         total = np.zeros(self.dim)
         for client, update in zip(clients, updates, strict=True):
-            gap = number - self.last_round.get(client, 0)
-            total = total + self.start(client) - self.rate * gap * update
+            joins = client not in self.members
+            gap = 1 if joins else number - self.last_round.get(client, 0)
+            start = model if joins else self.start(client)
+            total = total + start - self.rate * gap * update
         new_model = total / len(clients)
         for client in clients:
             self.starts[client] = new_model.copy()
             self.last_round[client] = number
+            self.members.add(client)
         return model - new_model
 
     def leave(self, clients: Sequence[Client]) -> None:
         for client in clients:
             self.starts.pop(client, None)
             self.last_round.pop(client, None)
+            self.members.discard(client)
 
     def start(self, client: Client) -> np.ndarray:
         """w_i."""

@@ -16,7 +16,8 @@ class Population:
         a_i = min(d_i / p_i, max_weight)
 
     A round is one call of `begin`; a round with nobody adds 0 to the mean. While n = 0 every
-    weight is 0. `leave` takes the client's size away, and its share out of the past rounds.
+    weight is 0. `leave` takes the client's size away, from the mean as well: that
+    was a mean over everybody.
     """
 
     def __init__(self, sizes: dict[Client, float] | None) -> None:
@@ -49,11 +50,11 @@ class Population:
         self.round_sums.append(round_sum)
 
     def leave(self, clients: Sequence[Client]) -> None:
-        before = sum(self.sizes.values())
-        for client in clients:
-            self.sizes.pop(client, None)
-        share = sum(self.sizes.values()) / before if before > 0 else 1.0
-        self.round_sums = [round_sum * share for round_sum in self.round_sums]
+        leaving = sum(self.sizes.pop(client, 0.0) for client in clients)
+        rounds = len(self.round_sums)
+        if rounds:
+            rest = max(sum(self.round_sums) / rounds - leaving, 0.0)
+            self.round_sums = [rest] * rounds
 
     def total(self) -> float:
         if self.closed:

@@ -255,7 +255,7 @@ def test_scaffold_full_gradient_steps_give_the_mean_gradient() -> None:
 
 
 def test_fedawe_by_hand() -> None:
-    rule = NaiveFedAWE(2, None)
+    rule = NaiveFedAWE(2, {0: 1, 1: 1, 2: 1})
     model = np.array([10.0, 0.0])
     assert_allclose(rule.step(1, *NOBODY, model=model), [0, 0])
     # both never active: gap 2, mean of (10, 0) - 2 (1, 0) and (10, 0) - 2 (0, 1)
@@ -269,3 +269,6 @@ def test_fedawe_by_hand() -> None:
     assert_allclose(model - delta, [9, -2.5])
     assert_allclose(rule.start(0), [9, -1])
     assert_allclose(rule.start(2), [9, -2.5])
+    # a stranger joins: (9, -2.5) - (4, 0), whatever was before
+    delta = rule.step(9, [3], [[4, 0]], model=[9.0, -2.5])
+    assert_allclose(delta, [4, 0])

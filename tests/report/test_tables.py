@@ -230,7 +230,7 @@ def test_the_last_third_is_the_mean_of_its_evaluations(tmp_path: Path) -> None:
     for rule, lift in (("fedavg", 0.0), ("fedsteer", 0.25)):
         for seed in (0, 1):
             rounds = [
-                {"round": t, "training_round": t, "accuracy": (0.1 if t <= 6 else 0.5) + lift}
+                {"round": t, "training_round": t, "accuracy": max(t - 7, 0) * 0.5 + lift}
                 for t in range(1, 10)
             ]
             folder = tmp_path / rule / f"seed-{seed}"

@@ -269,6 +269,32 @@ def test_a_client_that_joins_in_the_middle_is_collected_too(name: str) -> None:
     assert clients.total == SIZES.sum() + 40
 
 
+@pytest.mark.parametrize("warm_start", ["updates", "empty"])
+def test_a_client_that_joins_in_the_round_that_ends_it_can_be_chosen(warm_start: str) -> None:
+    rule = make_rule("fedsteer", core_size=2, cycles=1, warm_start=warm_start)
+    updates = np.array([[1.0, 0, 0], [1.1, 0, 0], [0, 50.0, 0], [0, 0, 60.0]])
+    round = Round(1, [0, 1, "x", "y"], updates, [0.5] * 4, sizes=[1, 1, 50, 50])
+    step = rule.step(rule.init(3, [1.0, 1.0]), round)
+    space = steering(step.state).subspace
+    assert set(space.owners) == {"x", "y"}
+    if warm_start == "updates":
+        columns = {owner: row for owner, row in zip(space.owners, space.rows, strict=True)}
+        np.testing.assert_array_equal(columns["x"], updates[2])
+        np.testing.assert_array_equal(columns["y"], updates[3])
+
+
+def test_reselection_knows_whom_the_search_chose() -> None:
+    """Whoever was chosen and has not been seen since is worth what the snapshot says."""
+    rule = make_rule("fedsteer", core_size=3, cycles=1, reselect_every=1, sketch_width=8)
+    updates = np.eye(8)[[0, 1, 2, 0, 1, 2, 0, 1, 2]] + 0.01 * DRAW.standard_normal((9, 8))
+    state = rule.step(rule.init(8, [1.0] * 9), Round(1, range(9), updates, [0.5] * 9)).state
+    first = list(steering(state).subspace.owners)
+    assert sorted(owner % 3 for owner in first) == [0, 1, 2]  # type: ignore[operator]
+    state = rule.step(state, Round(2, [0, 3, 6], updates[[0, 3, 6]], [0.5] * 3)).state
+    owners = steering(state).subspace.owners
+    assert sorted(owner % 3 for owner in owners) == [0, 1, 2]  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("name", ["fedsteer", "cluster_fedvarp"])
 def test_whoever_answered_left_and_came_back_is_asked_again(name: str) -> None:
     world = federation(name, cycles=1)

@@ -31,6 +31,7 @@ def visit(
     )
     assert not (clients.inspect(round) | faults)
     active = clients.activate(round, weighs=weighs, max_weight=cap)
+    clients.welcome(active)
     clients.commit(active, training=True, norms=np.ones(len(names)))
     return active
 
@@ -114,6 +115,7 @@ def test_warm_up_rounds_count_no_participation() -> None:
     clients = people([1.0, 1.0], Intervals(cap=50))
     round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
     active = clients.activate(round, weighs=True, max_weight=None)
+    clients.welcome(active)
     clients.commit(active, training=False, norms=np.ones(1))
     assert clients.rounds == 0 and clients.number == 1
     assert not clients.source.count.values.any()  # type: ignore[attr-defined]
@@ -175,3 +177,20 @@ def test_impossible_sizes_are_refused(sizes: Any) -> None:
 def test_impossible_dimension_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="dim must be at least 1"):
         enrol_population(0, [1.0], Known(), None)
+
+
+def test_who_leaves_an_open_population_takes_no_more_than_its_points() -> None:
+    """Most clients were never seen: twenty of a thousand leave 980, not half of what was seen."""
+    draw, clients = np.random.default_rng(0), people(None)
+    for number in range(1, 41):
+        here = np.flatnonzero(draw.random(1000) < 0.02).tolist()
+        visit(clients, number, here, probabilities=[0.02] * len(here))
+    before = clients.mass / clients.rounds
+    clients.leave(clients.members()[:20])
+    assert clients.mass / clients.rounds == pytest.approx(before - 20)
+    assert before == pytest.approx(1000, rel=0.1)
+
+
+def test_a_stranger_cannot_leave_before_anybody_came() -> None:
+    with pytest.raises(RoundRefused, match="'x' is not a member"):
+        people(None).leave(["x"])

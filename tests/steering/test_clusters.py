@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsteer import Round, make_rule
 from fedsteer.steering.clusters import k_means
 
 
@@ -86,3 +87,15 @@ def test_fewer_distinct_updates_than_clusters(points: Any, count: int) -> None:
 def test_the_draw_decides_everything() -> None:
     points, _ = blobs(2, apart=0.5)
     assert (labelled(points, 4, seed=3) == labelled(points, 4, seed=3)).all()
+
+
+def test_founders_of_a_round_are_joined_by_whoever_resembles_them() -> None:
+    """Twelve clients in three groups, all new at once, three clusters."""
+    draw = np.random.default_rng(0)
+    groups = np.array([0, 1, 2, 2, 1, 0, 1, 0, 2, 0, 1, 2])
+    updates = 5 * np.eye(6)[groups] + 0.1 * draw.standard_normal((12, 6))
+    rule = make_rule("cluster_fedvarp", select="online", cluster_count=3)
+    state = rule.init(6, np.ones(12))
+    state = rule.step(state, Round(1, range(12), updates, np.full(12, 0.5))).state
+    own = state.memory.own  # type: ignore[attr-defined]
+    assert own.member_of[np.arange(12)].tolist() == groups.tolist()

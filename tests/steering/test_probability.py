@@ -216,3 +216,29 @@ def test_shrunk_is_consistent() -> None:
     for number in range(1, 20_001):
         source.observe(np.flatnonzero(draw.random(3) < chances), number)
     np.testing.assert_allclose(1 / source.inverse(np.arange(3), 20_001, None), chances, rtol=0.2)
+
+
+def test_to_be_asked_says_nothing_of_p() -> None:
+    """A refresh of everybody leaves the weights of whoever came by itself as they were."""
+    source = closed(Shrunk())
+    for number, active in enumerate(visits_of(6, 30, rare=False), start=1):
+        source.observe(np.array(active, np.int64), number)
+    came = np.array([2, 5])
+    everybody, fresh = np.arange(N), np.isin(np.arange(N), came)
+    expected = source.inverse(came, 31, None)
+    np.testing.assert_allclose(source.inverse(everybody, 31, None, fresh)[came], expected)
+
+
+def test_shrunk_after_a_warm_up_counts_whoever_joined_in_it() -> None:
+    source, other = Shrunk(), Shrunk()
+    source.join(np.arange(2), 0)
+    source.join(np.arange(2, 10), 3)
+    source.restart(4)
+    other.join(np.arange(10), 0)
+    other.restart(4)
+    slots = np.array([1, 7])
+    for number in (5, 6):
+        found = source.inverse(slots, number, None)
+        np.testing.assert_allclose(found, other.inverse(slots, number, None))
+        source.observe(slots, number)
+        other.observe(slots, number)

@@ -29,6 +29,7 @@ def take(
     assert not faults and not clients.inspect(round)
     active = clients.activate(round, weighs=True, max_weight=None)
     result, complete = warm_up.compute(clients, active)
+    clients.welcome(active)
     collected = warm_up.commit(clients, active, complete)
     clients.commit(active, training=False, norms=np.ones(len(names)))
     return result, complete, collected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache, cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,6 +15,7 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.participation.base import Clients, Probabilities, checked_round, checked_seed
 
 Times = NDArray[np.float64]
+EXACT = 1 << 31  # products of two numbers below it fit 64 bits
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,28 +70,20 @@ class Trace:
     def probabilities(self) -> Probabilities:
         """The share of rounds each client takes part in; 0 for one that never does.
 
-        Modulo a record's length L, rounds start at the multiples of L / b, each equally often, b
-        being the denominator of round_seconds / L in lowest terms: so it is enough to count those
-        inside the intervals. This differs from the share of time when rounds are long.
+        Rounds start at each of the b instants of a record equally often (`_grid`), so it is enough
+        to count those inside the intervals. This differs from the share of time when rounds are
+        long.
         """
-        step = np.array([self._step(length) for length in self._lengths.tolist()])
-        own_step = step[self._owners]
-        # Beyond the last start that is early enough: t < end, and t + stay <= end.
-        first = np.ceil(self._starts / own_step)
-        last = np.ceil(self._ends / own_step)
-        if self.stay_seconds:
-            last = np.floor((self._ends - self.stay_seconds) / own_step) + 1
-        hits = np.maximum(last - first, 0) * own_step
-        seconds = np.bincount(self._owners, weights=hits, minlength=self.clients)
-        return np.clip(seconds / self._lengths, 0.0, 1.0)
+        grid = self._grid
+        hits = np.maximum(grid.last - grid.first, 0.0)
+        counts = np.bincount(self._owners, weights=hits, minlength=self.clients)
+        return np.clip(counts / grid.instants, 0.0, 1.0)
 
     def present(self, round: int) -> Clients:
         """The clients available when this round starts."""
         checked_round(round)
-        now = np.fmod(round * self.round_seconds, self._lengths)[self._owners]
-        there = (self._starts <= now) & (now < self._ends)
-        there &= now + self.stay_seconds <= self._ends
-        return np.unique(self._owners[there])
+        now = self._grid.instant(round)[self._owners]
+        return np.unique(self._owners[(self._grid.first <= now) & (now < self._grid.last)])
 
     def sample(self, clients: int, seed: int) -> Trace:
         """A trace of `clients` of the recorded devices, drawn without replacement."""
@@ -108,8 +102,50 @@ class Trace:
             self.stay_seconds,
         )
 
-    def _step(self, length: float) -> float:
-        return length / (Fraction(self.round_seconds) / Fraction(length)).denominator
+    @cached_property
+    def _grid(self) -> _Grid:
+        ratios = [_ratio(self.round_seconds, length) for length in self._lengths.tolist()]
+        strides = np.array([ratio.numerator % ratio.denominator for ratio in ratios], np.float64)
+        instants = np.array([ratio.denominator for ratio in ratios], np.float64)
+        step = (self._lengths / instants)[self._owners]
+        first = np.ceil(_whole(self._starts / step))
+        last = np.ceil(_whole(self._ends / step))  # t < end
+        if self.stay_seconds:  # and t + stay <= end
+            last = np.floor(_whole((self._ends - self.stay_seconds) / step)) + 1
+        return _Grid(instants, strides, first, last)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Modulo a record's length L, rounds start at the multiples of L / b.
+
+    a / b is round_seconds / L in lowest terms: round t starts at instant t a mod b. Counting in
+    instants keeps seconds like 0.1, which no float holds, from drifting over the ends of intervals.
+    """
+
+    instants: Times  # (N,) b
+    strides: Times  # (N,) a mod b
+    first: Times  # of each interval: its first instant
+    last: Times  # and the one after its last
+
+    def instant(self, round: int) -> Times:
+        """(N,) at which this round starts."""
+        if self.instants.max() < EXACT:
+            whole = self.instants.astype(np.int64)
+            return (round % whole * self.strides.astype(np.int64) % whole).astype(np.float64)
+        return np.fmod(round * self.strides, self.instants)
+
+
+@cache
+def _ratio(seconds: float, length: float) -> Fraction:
+    """As they are written: 0.1 is a tenth, though no float is."""
+    return Fraction(repr(float(seconds))) / Fraction(repr(float(length)))
+
+
+def _whole(places: Times) -> Times:
+    """Without what division has added to or taken from whole numbers."""
+    near = np.rint(places)
+    return np.where(np.abs(places - near) <= 1e-12 * np.maximum(near, 1.0), near, places)
 
 
 def _checked(intervals: ArrayLike, client: int) -> Times:

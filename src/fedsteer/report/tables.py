@@ -146,7 +146,8 @@ def _late(run: Run) -> float | None:
     found = [
         (moment, accuracy)
         for row in run.rounds
-        if (moment := number(row, "training_round")) and (accuracy := number(row, "accuracy"))
+        if (moment := number(row, "training_round"))
+        and (accuracy := number(row, "accuracy")) is not None
     ]
     if len(found) < 3:
         return None

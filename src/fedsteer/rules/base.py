@@ -89,9 +89,9 @@ class Step:
     action: Action = "move"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """What a rule computed from a round before anything is written. Not to be changed."""
+    """What a rule computed from a round before anything is written."""
 
     delta: Array
     delta_squared_norm: float
@@ -242,6 +242,7 @@ class Rule(ABC):
         delta = outcome.delta if factor == 1.0 else factor * outcome.delta
         step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
         state.consume()
+        clients.welcome(active)
         self.commit(memory, active, outcome)
         clients.commit(active, training=outcome.phase == "train", norms=step_diagnostics.norms)
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete

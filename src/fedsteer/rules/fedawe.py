@@ -4,7 +4,9 @@
     w <- mean over A of  w_i + eta_g (t - tau_i) (w_i^E - w_i)
     w_i <- w, tau_i <- t for i in A          (w_i: the initial model and tau_i = 0 before)
 
-The factor t - tau_i makes up for the rounds missed, so no probabilities are needed. Delta is
+The factor t - tau_i makes up for the rounds missed, so no probabilities are needed. The paper's
+population is fixed; here a client that joins later has missed nothing: it starts from today's model
+with tau_i = t - 1, or one restart in round 500 would echo 500 times. Delta is
 w - (new w): the whole step, no server rate applies. The start travels as {"start": w_i} to each
 client; a round may also bring `starts` itself where clients keep their own. Memory N x d.
 """
@@ -69,9 +71,11 @@ class FedAWE(Rule):
         if own.initial is None:  # before the first step everyone starts from the global model
             return asked
         slots = memory.clients.roster.preview(asked.train)
+        members = memory.clients.sizes[slots] > 0
         each = {
             client: {"start": self._start(own, slot)}
-            for client, slot in zip(asked.train, slots, strict=True)
+            for client, slot, member in zip(asked.train, slots, members, strict=True)
+            if member
         }
         return replace(asked, each=each)
 
@@ -89,10 +93,15 @@ class FedAWE(Rule):
             if library_of(array) != library_of(active.updates) or tuple(array.shape) != shape:
                 raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
         count = max(len(active), 1)
-        gaps = active.number - own.last[active.slots]
+        members = active.old_sizes > 0
+        gaps = np.where(members, active.number - own.last[active.slots], 1.0)
         weights = self.options.rate * gaps / count
         if len(active) and active.starts is None:
-            rows = active.kernels.stack([self._start(own, s, active.model) for s in active.slots])
+            starts = [
+                self._start(own, slot) if member and own.initial is not None else active.model
+                for slot, member in zip(active.slots, members, strict=True)
+            ]
+            rows = active.kernels.stack(starts)
         else:
             rows = active.starts
         # Delta = w - mean of starts + weights @ g
@@ -129,8 +138,9 @@ class FedAWE(Rule):
         memory.own.last[slots] = 0.0
 
     @staticmethod
-    def _start(own: FedAWEMemory, slot: int, model: Array | None = None) -> Array:
+    def _start(own: FedAWEMemory, slot: int) -> Array:
+        """w_i of a member."""
         if own.last[np.array([slot])][0] > 0:
             assert own.models.rows is not None
             return own.models.rows[slot]
-        return model if own.initial is None else own.initial
+        return own.initial

@@ -137,7 +137,13 @@ class FedSteer(Rule):
         own, options = _own(memory), self.options
         if own.warm_up is not None:
             own.subspace, own.warm_up = end_warm_up_round(
-                options, memory, own.warm_up, own.subspace, active, complete=outcome.scratch
+                options,
+                memory,
+                own.warm_up,
+                own.subspace,
+                active,
+                complete=outcome.scratch,
+                sketches=own.sketches,
             )
             return
         space, scratch = own.subspace, outcome.scratch

@@ -204,18 +204,26 @@ def end_warm_up_round(
     active: Active,
     *,
     complete: bool,
+    sketches: Table | None,
 ) -> tuple[Subspace, WarmUp | None]:
-    """Keep the updates; after a whole cycle search, after the last one fill the columns."""
+    """Keep the updates; after a whole cycle search, after the last one fill the columns.
+
+    `sketches` are taken of the last snapshot: re-selection must know whom the search chose.
+    """
     collected = warm_up.commit(memory.clients, active, complete)
     if collected is None:
         return space, warm_up
     clients = memory.clients
     owners = search_snapshot(options, clients, collected, space.owners, warm_up.done)
     fresh = first_subspace(options, owners, clients)
-    if warm_up.over and options.warm_start == "updates":
+    if not warm_up.over:
+        return fresh, warm_up
+    if options.warm_start == "updates":
         slots = clients.roster.find([owner for owner in owners if owner is not None])
         fresh.load(collected.rows, slots, options.cache)
-    return fresh, None if warm_up.over else warm_up
+    if sketches is not None:
+        sketches[collected.slots] = collected.sketch(options.width, options.seed)
+    return fresh, None
 
 
 def _search_weights(objective: str, shares: Floats, probabilities: Floats) -> Floats:

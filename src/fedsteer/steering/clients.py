@@ -81,7 +81,7 @@ class Clients(Component):
             only_refresh = set(round.refresh)
             fresh[:] = [client not in only_refresh for client in round.clients]
         if weighs:
-            inverse = self.probability.inverse(slots, round.number, given)
+            inverse = self.probability.inverse(slots, round.number, given, fresh)
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
         total = self.total + _grown(sizes, old_sizes)
@@ -114,15 +114,20 @@ class Clients(Component):
             model=round.model,
         )
 
+    def welcome(self, active: Active) -> None:
+        """Newcomers have a name and a slot from here on: before a rule takes the round in."""
+        if active.sizes is active.old_sizes:
+            return
+        newcomers = active.old_sizes <= 0
+        if newcomers.any():
+            self.roster.enrol(active.clients)
+            self.probability.join(active.slots[newcomers], active.number)
+
     def commit(self, active: Active, *, training: bool, norms: Floats) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
         if self.bound is not None:
             self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
         if active.sizes is not active.old_sizes:
-            newcomers = active.old_sizes <= 0
-            if newcomers.any():
-                self.roster.enrol(active.clients)
-                self.probability.join(active.slots[newcomers], active.number)
             self.sizes[active.slots] = active.sizes
             self.total += _grown(active.sizes, active.old_sizes)
         if training:
@@ -156,16 +161,16 @@ class Clients(Component):
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.probability.forget(slots)
-        stay = self.total - float(sizes.sum())
-        # What past rounds have told of the population was told of the leavers, too.
-        self.mass *= max(stay, 0.0) / self.total if self.total > 0 else 1.0
-        self.total = stay
+        leaving = float(sizes.sum())
+        # Every past round told of the whole population, the leavers among it.
+        self.mass = max(self.mass - self.rounds * leaving, 0.0)
+        self.total -= leaving
         self.sizes[slots] = 0.0
         self.last_seen[slots] = 0
         self.roster.remove(names)
 
     def _sizes_of(self, slots: Integers) -> Floats:
-        sizes: Floats = self.sizes[slots]  # a copy
+        sizes: Floats = self.sizes[np.maximum(slots, 0)]  # a copy
         sizes[slots < 0] = 0.0
         return sizes
 

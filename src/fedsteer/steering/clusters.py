@@ -41,14 +41,23 @@ class ClusterMemory(Component):
         self.member_of[slots] = labels
 
     def place_newcomers(self, active: Active, labels: Integers, result: Pass) -> Integers:
-        """Clusters after this round: whoever has none founds one, or joins the most aligned."""
+        """Clusters after this round: whoever has none founds one, or joins the most aligned.
+
+        A cluster founded in this very round is what its founder sent.
+        """
         labels = labels.copy()
-        lengths = np.sqrt(np.maximum(np.diag(self.gram), 1e-300))
+        products, squares = result.products.copy(), np.diag(self.gram).copy()
+        fresh = np.flatnonzero(active.fresh)  # whose mutual products `result.gram` holds
         empty = [int(c) for c in np.flatnonzero(self.mass <= 0)]
         usable = active.fresh & (labels < 0) & (result.squared_norms > 0)
         for position in sorted(np.flatnonzero(usable), key=lambda i: active.slots[i]):
-            aligned = int(np.argmax(result.products[:, position] / lengths))
-            labels[position] = empty.pop(0) if empty else aligned
+            if empty:
+                founded = labels[position] = empty.pop(0)
+                products[founded, fresh] = result.gram[np.searchsorted(fresh, position)]
+                squares[founded] = result.squared_norms[position]
+            else:
+                lengths = np.sqrt(np.maximum(squares, 1e-300))
+                labels[position] = int(np.argmax(products[:, position] / lengths))
         return labels
 
     def renew(self, active: Active, labels: Integers, result: Pass) -> None:

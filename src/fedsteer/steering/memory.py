@@ -93,8 +93,13 @@ class UpdateMemory(Component):
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
-        kernels.add_rows(self.base, active.sizes * scales, active.updates)
         self.store.write(slots, active.updates, expected)
+        # What will be taken out again is what was stored, in the type of the first round's updates.
+        stored = self.store.rows
+        assert stored is not None
+        same = kernels.dtype_name(stored) == kernels.dtype_name(active.updates)
+        rows, picked = (active.updates, None) if same else (stored, slots)
+        kernels.add_rows(self.base, active.sizes * scales, rows, picked)
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
 

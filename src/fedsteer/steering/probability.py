@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -21,8 +21,14 @@ from fedsteer.steering.table import Table
 class ProbabilitySource(Protocol):
     """1/p_i of whoever is active."""
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
-        """1/p_i in round `number`; `given` are the probabilities the caller passed, if any."""
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
+        """1/p_i in round `number`.
+
+        given   the probabilities the caller passed, if any
+        fresh   (m,) who came by itself, default everybody; to be asked says nothing of p_i
+        """
 
     def join(self, slots: Integers, number: int) -> None:
         """These clients are members since round `number`, in which they took part (0: before)."""
@@ -41,7 +47,9 @@ class ProbabilitySource(Protocol):
 class Known(Component):
     """p_i as passed with every round."""
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
         if given is None:
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
@@ -61,7 +69,9 @@ class Sampled(Component):
 
     fraction: float
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
         return np.full(len(slots), 1.0 / self.fraction)
 
     def join(self, slots: Integers, number: int) -> None: ...
@@ -80,7 +90,9 @@ class Visits(Component):
     since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
     visits: Table = field(default_factory=lambda: Table.empty(0))
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
         since = self.since[slots]
         rounds = np.where(since < 0, 1.0, number - since)
         return rounds / (self.visits[slots] + 1.0)
@@ -115,7 +127,9 @@ class Intervals(Component):
     count: Table = field(default_factory=lambda: Table.empty(0))  # intervals ended so far
     mean: Table = field(default_factory=lambda: Table.empty(0, fill=1.0))  # their mean length
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
         return self._advanced(slots, number)[2]
 
     def join(self, slots: Integers, number: int) -> None:
@@ -166,12 +180,15 @@ class Shrunk(Component):
     all_visits: float = 0.0
     all_rounds: float = 0.0
 
-    def inverse(self, slots: Integers, number: int, given: Floats | None) -> Floats:
+    def inverse(
+        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+    ) -> Floats:
         since = self.since[slots]
         known = since >= 0
         old = self.members - self.newcomers
         possible = self.all_rounds + old * max(number - self.number, 0)
-        here = (known & (since < number)).sum()
+        came = known & (since < number)
+        here = (came if fresh is None else came & fresh).sum()
         share = (self.all_visits + here) / possible if possible > 0 else 1.0
         share = min(max(share, 1e-9), 1.0)
         rounds = np.where(known, np.maximum(number - 1 - since, 0.0), 0.0)
@@ -202,7 +219,7 @@ class Shrunk(Component):
         self.since.values[self.since.values >= 0] = number
         self.visits.values[:] = 0.0
         self.all_visits = self.all_rounds = 0.0
-        self.number = number
+        self.newcomers, self.number = 0, number
 
 
 def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:

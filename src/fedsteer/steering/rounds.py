@@ -65,9 +65,9 @@ class Round:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Active:
-    """The clients of a round, checked, with all that rules need of size m. Not to be changed."""
+    """The clients of a round, checked, with everything a rule needs of size m."""
 
     number: int
     clients: tuple[ClientId, ...]

@@ -33,10 +33,16 @@ class Collected:
 
     def gram(self, columns: slice = slice(None)) -> Floats:
         """(N, N) in the order of `slots`."""
+        return kernels_for(self.rows).gram(self._members(), columns)
+
+    def sketch(self, width: int, seed: int) -> Floats:
+        """(N, width) in the order of `slots`."""
+        return kernels_for(self.rows).sketch(self._members(), width, seed)
+
+    def _members(self) -> Array:
         # Usually everybody is a member: then there is nothing to pick, and nothing to copy.
         everyone = np.array_equal(self.slots, np.arange(len(self.rows)))
-        rows = self.rows if everyone else self.rows[self.slots]
-        return kernels_for(rows).gram(rows, columns)
+        return self.rows if everyone else self.rows[self.slots]
 
 
 @dataclass

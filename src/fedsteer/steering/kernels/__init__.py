@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 Array = Any
 """A NumPy array or torch tensor with a dimension of size d."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Pass:
-    """What one pass over the updates yields. Not to be changed."""
+    """What one pass over the updates yields."""
 
     delta: Array  # (d,) base + coefficients @ basis + weights @ updates
     products: Floats  # (k, m) basis @ updates.T
