@@ -45,8 +45,10 @@ class Geometry:
     @cached_property
     def condition(self) -> float:
         """Of K, without the columns that are not there."""
-        present = self.present > 0
-        return condition(self.scaled[np.ix_(present, present)])
+        if self.columns == len(self.present):
+            return condition(self.scaled)
+        present = np.flatnonzero(self.present)
+        return condition(self.scaled[present[:, None], present])
 
     @cached_property
     def _solvers(self) -> dict[tuple[float, str], Callable[[Floats], Floats]]:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsteer.steering.kernels import Floats
 
@@ -40,7 +38,7 @@ def ridge_solver(
     pivots = lower.diagonal() ** 2
     if pivots.min() <= CUT_OFF * pivots.max() * len(gram):
         return partial(np.matmul, pseudo_inverse(system))
-    return partial(_substitute, lower)
+    return partial(_substitute, np.linalg.inv(lower))
 
 
 def pseudo_inverse(symmetric: Floats) -> Floats:
@@ -60,8 +58,9 @@ def condition(gram: Floats) -> float:
     return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
 
 
-def _substitute(lower: NDArray[Any], right: Floats) -> Floats:
-    return np.linalg.solve(lower.T, np.linalg.solve(lower, right))
+def _substitute(inverse: Floats, right: Floats) -> Floats:
+    """By the inverse of the lower factor: two short products, and no worse than two solutions."""
+    return inverse.T @ (inverse @ right)
 
 
 def _descend(system: Floats, right: Floats, tolerance: float = 1e-12) -> Floats:

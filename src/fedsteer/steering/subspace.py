@@ -185,7 +185,7 @@ class Subspace(Component):
             self._map(union, steered, index)
         for column, _, client in installed:
             self.owners[column] = client
-        self.gram = union[np.ix_(index, index)]
+        self.gram = union[index[:, None], index]
         changed = dict(refreshed) | {column: position for column, position, _ in installed}
         self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
 
