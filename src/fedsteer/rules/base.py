@@ -115,6 +115,7 @@ class Memory(Component):
     clients: Clients
     own: Component
     like: Array | None = None  # zero rows of the updates' library, type and device
+    made_with: str = ""  # the options that live on in the state, in words
 
 
 class Rule(ABC):
@@ -129,6 +130,8 @@ class Rule(ABC):
         if self.own_rate and options.norm_bound is not None:
             raise ConfigurationError(f"{self.name} moves the model itself: norm_bound cannot apply")
         self.options = options
+        kept = ("probabilities", "interval_cap", "norm_bound")
+        self._kept = ", ".join(f"{name}={getattr(options, name)!r}" for name in kept)
 
     # -- the hooks of a rule ------------------------------------------------------------------
 
@@ -185,7 +188,7 @@ class Rule(ABC):
         bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)  # type: ignore[arg-type]
-        memory = Memory(clients, self.begin(clients))
+        memory = Memory(clients, self.begin(clients), made_with=self._kept)
         if like is not None:
             memory.like = _no_rows(like, dim)
         return State(self.name, memory)
@@ -285,6 +288,8 @@ class Rule(ABC):
             raise StateError(f"a {state.rule} state was given to {self.name}")
         memory = state.memory
         assert isinstance(memory, Memory)
+        if memory.made_with not in (self._kept, ""):
+            raise StateError(f"the state was made with {memory.made_with}, not {self._kept}")
         return memory
 
     def _beside(self, memory: Memory, round: Round) -> Round:
