@@ -313,3 +313,8 @@ def test_a_network_of_the_user() -> None:
     made = simulation(replace(small({"run.threads": 1, "run.rounds": 2}), model=own))
     assert made.world.engine.name == "sequential"
     assert len(list(made.rounds())) == 2
+
+
+def test_a_core_set_of_strangers_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="core_set names 99; clients are 0 to"):
+        simulation(small({"options.fedsteer.core_set": [1, 99]}), "fedsteer")

@@ -18,8 +18,8 @@ EPILOG = """workloads:
 Everybody does the same work from the same weights, in turns, each in a process of its own. `ratio`
 is a simulator's time over fedsteer's within a repetition: above 1 fedsteer is faster. `distance` is
 how far its final weights are from the plain loop's; more than 1e-05 means that it did other work.
-Threads: fedsteer chooses its own; for the others 1, one per core, and processes where they offer
-them are tried, and the fastest is measured.
+Threads: 1, one per core, and processes where a simulator offers them are tried, and the fastest is
+measured.
 
 examples:
   fedsteer bench                          fedsteer, a plain PyTorch loop, and whatever is installed

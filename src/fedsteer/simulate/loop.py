@@ -81,6 +81,11 @@ class Simulation:
         self.optimiser = ServerOptimiser() if self.rule.own_rate else server
         self.moments = self.optimiser.init()
         self.watch = [client for client in run.watch if 0 <= client < self.world.clients]
+        for owner in getattr(self.rule.options, "core_set", None) or ():
+            if owner not in range(self.world.clients):
+                raise ConfigurationError(
+                    f"core_set names {owner!r}; clients are 0 to {self.world.clients - 1}"
+                )
         odds = self.world.participation.probabilities
         if self.rule.phase(self.state) == "warm-up" and odds is not None and odds.min() <= 0:
             raise ConfigurationError(
@@ -111,7 +116,7 @@ class Simulation:
         self.number += 1
         total = self.world.experiment.run.rounds
         drawn = self.trained + 1 if training else total + self.number
-        if drawn > MOST_WARM_UP:
+        if not training and drawn > MOST_WARM_UP:
             raise ConfigurationError("the warm-up waits for a client that never takes part")
         available = self.world.participation.present(drawn).tolist()
         requests = self.rule.plan(self.state, self.number, available)

@@ -139,7 +139,7 @@ class Clients(Component):
         self.number = active.number
 
     def restart(self) -> None:
-        """A warm-up has ended: visits count from here."""
+        """A cycle of a warm-up is complete: visits count from here."""
         self.probability.restart(self.number)
         self.last_seen.values[:] = 0
 

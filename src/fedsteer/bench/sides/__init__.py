@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 AUTO = 0
-"""Threads: fedsteer chooses them itself."""
+"""Threads: as in a run of fedsteer's own; for a GPU, where there is nothing to try."""
 
 
 @dataclass(frozen=True)
