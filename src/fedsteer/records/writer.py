@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedsteer.errors import DataError
+from fedsteer.records.claim import claim
 from fedsteer.records.files import plain, write_json
 
 STREAMS = ("rounds", "clients", "timing")
@@ -23,6 +24,10 @@ class RecordWriter:
         self._files: dict[str, IO[bytes]] = {
             name: (folder / f"{name}.jsonl").open("ab") for name in STREAMS
         }
+
+    def claim(self, patience: float = 0.0) -> None:
+        """Refuse, after so many seconds, if another process has these files open and claimed."""
+        claim(self._files["rounds"], self.folder, patience)
 
     def append(self, stream: str, row: Mapping[str, Any]) -> None:
         """One row to `rounds`, `clients` or `timing`; keys without a value are left out."""

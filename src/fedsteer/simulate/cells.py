@@ -46,11 +46,14 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
     ]
 
 
-def run_cell(cell: Cell, resume: bool, watch: Watch | None) -> None:
+def run_cell(
+    cell: Cell, resume: bool, watch: Watch | None, stop: Callable[[], bool] | None = None
+) -> None:
     """One run, here and now."""
+    what = cell.experiment, cell.entry, cell.seed, cell.folder
     # One run that diverges must not cost the others; the reason is kept in its folder.
     with suppress(RoundRefused, TrainingFailed):
-        run_entry(cell.experiment, cell.entry, cell.seed, cell.folder, resume=resume, watch=watch)
+        run_entry(*what, resume=resume, watch=watch, stop=stop)
 
 
 def with_seeds(experiment: Experiment, seeds: int | None) -> Experiment:

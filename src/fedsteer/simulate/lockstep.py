@@ -22,8 +22,10 @@ Watch = Callable[[int, Progress], None]
 """Called with the place of a run and where it stands."""
 
 
-def run_together(runs: Sequence[OpenRun], watch: Watch | None = None) -> None:
-    """All open runs to their end; `Interrupted` after a clean stop."""
+def run_together(
+    runs: Sequence[OpenRun], watch: Watch | None = None, stop: Callable[[], bool] | None = None
+) -> None:
+    """All open runs to their end; `Interrupted` after a clean stop, which `stop` can ask for."""
     open_runs = {place: run for place, run in enumerate(runs) if run.simulation is not None}
     if not open_runs:
         return
@@ -34,7 +36,7 @@ def run_together(runs: Sequence[OpenRun], watch: Watch | None = None) -> None:
                 _one_round(engine, open_runs, watch)
                 for place in [p for p, run in open_runs.items() if _simulation(run).finished]:
                     open_runs.pop(place).finish()
-                if stopping() and open_runs:
+                if (stopping() or (stop is not None and stop())) and open_runs:
                     for run in open_runs.values():
                         run.save()
                     raise Interrupted

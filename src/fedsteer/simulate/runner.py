@@ -34,6 +34,8 @@ from fedsteer.simulate.manifest import manifest, same_run
 from fedsteer.simulate.world import build_world
 
 CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+PATIENCE = 5.0
+"""Seconds that a folder may still be in use: workers outlive a parent that was killed, not long."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,20 @@ class OpenRun:
         self.simulation = Simulation(
             world, entry.build(experiment, seed, world.participation.probabilities)
         )
-        (folder / FAILURE).unlink(missing_ok=True)
-        offsets, self.spent = self._restore()
         self.records = RecordWriter(folder)
         try:
+            self.records.claim(PATIENCE)
+            if Run(folder).finished:  # by another process, while this one waited
+                self.close()
+                self.simulation = None
+                return
+            offsets, self.spent = self._restore()
             # Without a checkpoint nothing that an earlier attempt left here counts.
             self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
         except BaseException:
             self.records.close()
             raise
+        (folder / FAILURE).unlink(missing_ok=True)
         if offsets is None:
             self.records.manifest(manifest(replace(world, experiment=experiment), entry))
         self.began = perf_counter()
@@ -230,7 +237,7 @@ def polite() -> Iterator[Callable[[], bool]]:
     caught: list[int] = []
 
     def remember(number: int, frame: object) -> None:
-        if caught:
+        if caught and number == signal.SIGINT:
             raise KeyboardInterrupt
         caught.append(number)
 

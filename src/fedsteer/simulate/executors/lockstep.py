@@ -6,7 +6,7 @@ shared out to that many processes by seed, and one trains while the others do th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -22,7 +22,13 @@ ROOM = 0.8
 """Share of the free memory that states may fill."""
 
 
-def run_in_lockstep(cells: Sequence[Cell], resume: bool, tell: Report, jobs: int = 1) -> None:
+def run_in_lockstep(
+    cells: Sequence[Cell],
+    resume: bool,
+    tell: Report,
+    jobs: int = 1,
+    stop: Callable[[], bool] | None = None,
+) -> None:
     """All cells; `Interrupted` after a clean stop. `jobs` processes share the memory."""
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 1 << 34
     room = int(ROOM * free / jobs)
@@ -35,7 +41,7 @@ def run_in_lockstep(cells: Sequence[Cell], resume: bool, tell: Report, jobs: int
         taken = {cell.folder for cell in part}
         left = [cell for cell in left if cell.folder not in taken]
         runs = [OpenRun(c.experiment, c.entry, c.seed, c.folder, resume) for c in part]
-        run_together(runs, partial(_tell_place, tell, part))
+        run_together(runs, partial(_tell_place, tell, part), stop)
         for cell in part:
             tell(cell, None)
 

@@ -1,28 +1,39 @@
-"""Runs in parallel processes of this machine: one after the other, or in lock-step on a GPU."""
+"""Runs in parallel processes of this machine: one after the other, or in lock-step on a GPU.
+
+A stop reaches everybody: what the parent is told (Ctrl-C or SIGTERM, to it alone or to its whole
+group) it passes on, and every worker ends its round and saves it. Workers whose parent is gone do
+the same by themselves.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from queue import Empty
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from fedsteer.simulate.cells import Cell, Report, run_cell
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
-from fedsteer.simulate.runner import Interrupted, Progress
+from fedsteer.simulate.runner import Interrupted, Progress, polite
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a worker whose runs go in lock-step."""
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+FOLLOW_EVERY = 0.5
+"""Seconds between two looks of a worker whether its parent is there."""
+
 _messages: Any = None  # the queue of this worker process
+_halt: Any = None  # a byte that all share; not 0: stop after this round
+_busy = threading.Lock()  # held while a worker has a run in hand
 
 
 def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
@@ -37,18 +48,26 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
         except Empty:
             pass
 
-    with one_thread_each(cells[0].experiment.run.device), context.Manager() as manager:
-        messages = manager.Queue()
-        pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages,))
+    with one_thread_each(cells[0].experiment.run.device), polite() as stopping:
+        messages, halt = context.Queue(), context.RawValue("b", 0)
+        pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages, halt, os.getpid()))
+
+        def stop() -> bool:
+            halt.value = stopping()
+            return stopping()
+
         try:
             # Never more calls than workers: one that waits in the pool could not be stopped.
-            for done in _one_after_another(pool, jobs, _calls(cells, resume, jobs), say):
+            calls = _calls(cells, resume, jobs)
+            for done in _one_after_another(pool, jobs, calls, say, stop):
                 for number in done.result():
                     tell(cells[number], None)
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+        if stopping():
+            raise Interrupted
 
 
 @contextmanager
@@ -69,16 +88,30 @@ def one_thread_each(device: str) -> Iterator[None]:
                 os.environ.pop(name, None)
 
 
-def _start_worker(messages: Any) -> None:
-    global _messages
-    _messages = messages
-    # Ctrl-C reaches the whole process group: between runs a worker leaves it to the parent.
+def _start_worker(messages: Any, halt: Any, parent: int) -> None:
+    global _messages, _halt
+    _messages, _halt = messages, halt
+    messages.cancel_join_thread()  # the end of a worker waits for no reader of its progress
+    # Signals may reach the whole process group: between runs a worker leaves them to the parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+
+
+def _follow(parent: int) -> None:
+    """Once the parent is gone, stop the run in hand as it would have, and end."""
+    while os.getppid() == parent:
+        sleep(FOLLOW_EVERY)
+    _halt.value = True
+    while _busy.locked():
+        sleep(FOLLOW_EVERY)
+    os._exit(1)
 
 
 def _work(number: int, cell: Cell, resume: bool) -> list[int]:
     """Run one cell in a worker; `Interrupted` comes out of the future."""
-    run_cell(cell, resume, lambda progress: _messages.put([(number, progress)]))
+    with _busy:
+        run_cell(cell, resume, lambda progress: _messages.put([(number, progress)]), _stopped)
     return [number]
 
 
@@ -97,8 +130,13 @@ def _work_together(numbers: list[int], cells: list[Cell], resume: bool, jobs: in
             latest.clear()
             sent = monotonic()
 
-    run_in_lockstep(cells, resume, tell, jobs)
+    with _busy:
+        run_in_lockstep(cells, resume, tell, jobs, _stopped)
     return numbers
+
+
+def _stopped() -> bool:
+    return bool(_halt.value)
 
 
 Call = tuple[Callable[..., list[int]], tuple[Any, ...]]
@@ -115,12 +153,18 @@ def _calls(cells: Sequence[Cell], resume: bool, jobs: int) -> list[Call]:
 
 
 def _one_after_another(
-    pool: ProcessPoolExecutor, jobs: int, calls: list[Call], say: Callable[[], None]
+    pool: ProcessPoolExecutor,
+    jobs: int,
+    calls: list[Call],
+    say: Callable[[], None],
+    stop: Callable[[], bool],
 ) -> Iterator[Future[list[int]]]:
-    """Calls as they end, telling progress in between."""
+    """Calls as they end, telling progress in between, and no more of them after a stop."""
     left = deque(calls)
     waiting: set[Future[list[int]]] = set()
     while left or waiting:
+        if stop():
+            left.clear()
         while left and len(waiting) < jobs:
             work, given = left.popleft()
             waiting.add(pool.submit(work, *given))
