@@ -15,7 +15,7 @@ import pytest
 
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError, FedsteerError
-from fedsteer.records import Run, read_checkpoint
+from fedsteer.records import RecordWriter, Run, read_checkpoint
 from fedsteer.rules import RULES
 from fedsteer.simulate import runner
 from fedsteer.simulate.entries import find_entry
@@ -318,3 +318,29 @@ def test_a_checkpoint_without_a_manifest_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run" / "manifest.json").unlink()
     with pytest.raises(DataError, match=r"has a checkpoint but no manifest\.json"):
         run_small(tmp_path / "run", resume=True)
+
+
+def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "PATIENCE", 0.0)
+    experiment = small()
+    what = experiment, find_entry(experiment, "fedavg"), 0, tmp_path
+    first = runner.OpenRun(*what)
+    with pytest.raises(ConfigurationError, match="another process is still writing"):
+        runner.OpenRun(*what, resume=True)
+    first.close()
+    assert run_entry(*what, resume=True).finished
+
+
+def test_a_run_that_ended_while_another_waited_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small()
+    what = experiment, find_entry(experiment, "fedavg"), 0, tmp_path
+
+    def ends_meanwhile(records: RecordWriter, patience: float) -> None:
+        monkeypatch.undo()
+        run_entry(*what, resume=True)
+
+    monkeypatch.setattr(RecordWriter, "claim", ends_meanwhile)
+    assert runner.OpenRun(*what, resume=True).simulation is None
+    assert len(Run(tmp_path).rounds) == experiment.run.rounds
