@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,6 +83,7 @@ def test_a_worker_runs_its_share_in_lockstep_and_tells(
 ) -> None:
     messages: SimpleQueue[list[tuple[int, Progress]]] = SimpleQueue()
     monkeypatch.setattr(processes, "_messages", messages)
+    monkeypatch.setattr(processes, "_halt", SimpleNamespace(value=0))
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
     experiment = small({"run.engine": "stacked"})
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")[:2]

@@ -112,7 +112,10 @@ class Run:
 
     def _json(self, name: str) -> Any:
         content = self.read(name)
-        return None if content is None else parse_json(content, self.folder / name)
+        found = None if content is None else parse_json(content, self.folder / name)
+        if not isinstance(found, dict | None):
+            raise DataError(f"{self.folder / name} holds no table")
+        return found
 
 
 def find_runs(*places: Path) -> list[Run]:

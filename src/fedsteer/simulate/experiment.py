@@ -6,6 +6,7 @@ section and key is checked; an unknown one is an error that names the nearest va
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -35,7 +36,7 @@ class PartitionPlan:
 
     kind: str = "label-groups"
     clients: int = 100
-    points: int | None = 100  # per client on average; None: all there are
+    points: int | None = None  # per client on average; None: all there are
     gamma: float = 0.9  # label-groups: share of clients in the common group
     labels_per_client: float = 1.0  # label-groups: share of its group's labels a client holds
     alpha: float = 0.3  # dirichlet: smaller is more skewed
@@ -72,6 +73,8 @@ class Model:
 
 
 PRECISIONS = ("fast", "float32")
+DEVICES = ("cpu", "cuda")
+MOST_ROUNDS, MOST_THREADS = 1_000_000, 1_024
 
 
 @dataclass(frozen=True)
@@ -109,18 +112,27 @@ class Experiment:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> rule and options
 
     def __post_init__(self) -> None:
-        checks = {
-            "run.rounds": self.run.rounds >= 1,
-            "run.evaluate_every": self.run.evaluate_every >= 1,
-            "run.checkpoint_every": self.run.checkpoint_every >= 1,
-            "run.threads": self.run.threads >= 0,
-            "run.test_share": 0 < self.run.test_share <= 1,
-            "seeds": self.seeds >= 1,
-            "partition.clients": self.partition.clients >= 1,
+        ranges = {
+            "run.rounds": (self.run.rounds, 1, MOST_ROUNDS),
+            "run.evaluate_every": (self.run.evaluate_every, 1, math.inf),
+            "run.checkpoint_every": (self.run.checkpoint_every, 1, math.inf),
+            "run.threads": (self.run.threads, 0, MOST_THREADS),
+            "run.test_share": (self.run.test_share, 0, 1),
+            "seeds": (self.seeds, 1, math.inf),
+            "partition.clients": (self.partition.clients, 1, math.inf),
         }
-        for name, good in checks.items():
-            if not good:
-                raise ConfigurationError(f"{name} is out of range")
+        for name, (value, low, high) in ranges.items():
+            if not low <= value <= high:
+                wanted = f"at least {low}" if high == math.inf else f"from {low} to {high:,}"
+                raise ConfigurationError(f"{name} must be {wanted}, not {value}")
+        if self.run.test_share == 0:
+            raise ConfigurationError("run.test_share must be more than 0")
+        if not self.rules:
+            raise ConfigurationError("rules must name at least one rule")
+        if not self.name or self.name in (".", "..") or set(self.name) & set("/\\\0"):
+            raise ConfigurationError(f"name is that of a folder, not {self.name!r}")
+        if self.run.device.partition(":")[0] not in DEVICES:
+            raise unknown("run.device", self.run.device, DEVICES)
         if self.run.precision not in PRECISIONS:
             raise unknown("run.precision", self.run.precision, PRECISIONS)
         for rule in self.options:

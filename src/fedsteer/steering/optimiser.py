@@ -44,8 +44,8 @@ class ServerOptimiser:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise unknown("server optimiser", self.method, METHODS)
-        if not self.rate > 0:
-            raise ConfigurationError(f"server rate must be above 0, not {self.rate}")
+        if not 0 < self.rate < float("inf"):
+            raise ConfigurationError(f"server rate must be above 0 and finite, not {self.rate}")
         if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
             raise ConfigurationError("beta1 and beta2 must be at least 0 and below 1")
         if not self.tau > 0:

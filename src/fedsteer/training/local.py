@@ -43,8 +43,8 @@ class LocalTraining:
             raise ConfigurationError(f"epochs must be at least 1, not {self.epochs}")
         if self.batch < 0:
             raise ConfigurationError(f"batch must be at least 1, or 0 for all, not {self.batch}")
-        if not self.rate > 0:
-            raise ConfigurationError(f"rate must be above 0, not {self.rate}")
+        if not 0 < self.rate < float("inf"):
+            raise ConfigurationError(f"rate must be above 0 and finite, not {self.rate}")
         if not 0 <= self.momentum < 1:
             raise ConfigurationError(f"momentum must be in [0, 1), not {self.momentum}")
         if self.weight_decay < 0:
