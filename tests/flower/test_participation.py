@@ -284,10 +284,32 @@ def test_a_refused_round_counts_what_was_sent(
     assert row["phase"] == ("warm-up" if warm_up else "train")
     assert row["training_round"] == (0 if warm_up else 1)
     assert row["asked"] == row["failed"] == 2 and row["bytes_up"] > 40 and row["bytes_down"] > 40
+    assert row["refreshed"] == 0 and row["collected"] == 2 * warm_up
+    assert row["active"] == row["fresh"] == row["dropped"] == row["weight_sum"] == 0
     result = read_json(tmp_path / "result.json")
     assert result["uploads"] == 2 and result["warm_up_uploads"] == 2 * warm_up
     assert result["warm_up_rounds"] == int(warm_up)
     assert all(result[key] == row[key] for key in ("bytes_up", "bytes_down", "server_bytes"))
+
+
+def test_a_refused_round_has_the_columns_of_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = FedSteer(
+        fraction_train=0.5, refresh_all_every=1, folder=str(tmp_path), fraction_evaluate=0.0
+    )
+    grid = FakeGrid({c: drifting(c) for c in range(1, 5)})
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+
+    def refuse(*arguments: Any) -> None:
+        raise RoundRefused("not today")
+
+    monkeypatch.setattr(strategy.rule, "step", refuse)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=2)
+    used, refused = Run(tmp_path).rounds
+    assert set(used) - set(refused) <= {"variance", "condition"}  # of which there is none
+    assert set(refused) <= set(used)
+    assert used["refreshed"] == refused["refreshed"] == 2 and refused["asked"] == 4
 
 
 def test_metrics_are_averaged_as_flower_does() -> None:

@@ -21,10 +21,11 @@ import flwr
 import fedsteer
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import plain
+from fedsteer.records.writer import STREAMS
 from fedsteer.steering.state import Arrays
 
-CHECKPOINT = "checkpoint.safetensors"
 LOCK = "lock"
 Row = dict[str, Any]
 
@@ -74,7 +75,7 @@ class RunStore:
             return
         self._claim(0.0)
         self._records = RecordWriter(self.folder)
-        self._records.rewind(dict.fromkeys(("rounds", "clients", "timing"), 0))
+        self._records.rewind(dict.fromkeys(STREAMS, 0))
         (self.folder / "result.json").unlink(missing_ok=True)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self._records.manifest(

@@ -29,10 +29,11 @@ from fedsteer.flower.nodes import await_nodes, online, sample
 from fedsteer.flower.options import clients_named, divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
 from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
-from fedsteer.flower.rows import Totals, client_entries, refused_row, rule_metrics, training_row
+from fedsteer.flower.rows import client_entries, nothing_used, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
+from fedsteer.records.totals import Totals
 from fedsteer.rules import Round, make_rule
-from fedsteer.rules.base import Memory, Requests, Rule, Step
+from fedsteer.rules.base import Diagnostics, Memory, Requests, Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
 
@@ -75,6 +76,7 @@ class RuleStrategy(Strategy):
         self.identities = Identities(self.options.authenticated)
         self.store = RunStore(None if self.options.folder is None else Path(self.options.folder))
         self.number = 0  # of the last finished round
+        self.trained = 0  # rounds so far that were no warm-up
         self.totals = Totals()
         self.moments = self.optimiser.init()
         self.state: State  # these two from the first arrays on
@@ -183,7 +185,7 @@ class RuleStrategy(Strategy):
             contents = [reply.content for reply in fresh]
             metrics = self.train_metrics(contents, self.options.weighted_by_key)
         rule_metrics(metrics, step.diagnostics, len(reading.failed))
-        self._record(server_round, step, reading)
+        self._record(server_round, step.diagnostics, reading)
         return self._end_round(server_round), metrics
 
     def configure_evaluate(
@@ -267,7 +269,9 @@ class RuleStrategy(Strategy):
             refuse_other_setup(meta["setup"], setup, self.options.folder)
             self.model.restore(packed)
             self.state, self.moments = unpack_states(packed, meta, "rule", "moments")
-            self.number, self.totals = meta["number"], Totals(**meta["totals"])
+            counted = dict(meta["totals"])
+            self.number, self.trained = meta["number"], counted.pop("trained")
+            self.totals = Totals(**counted)
             self.identities.restore(meta["identities"])
         self._setup = setup
 
@@ -343,25 +347,21 @@ class RuleStrategy(Strategy):
         log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
         for reply in reading.usable.values():
             reading.failed[reply.client] = f"round refused: {refusal}"
-        phase, asked = self.rule.phase(self.state), self._requests
-        row = refused_row(number, phase, reading, asked, self.totals, self._bytes_sent, self.state)
-        self.store.record(row, client_entries(number, None, reading, ()))
+        self._record(number, nothing_used(self.rule.phase(self.state)), reading)
         return self._end_round(number), MetricRecord({"fedsteer-active": 0})
 
-    def _record(self, number: int, step: Step, reading: Reading) -> None:
-        asked, sent = self._requests, self._bytes_sent
-        row = training_row(number, step, reading, asked, self.totals, sent, self.state)
-        self.store.record(row, client_entries(number, step.diagnostics, reading, asked.collect))
-
-    @property
-    def _bytes_sent(self) -> int:
-        return sum(size_of(message.content) for message in self._messages)
+    def _record(self, number: int, happened: Diagnostics, reading: Reading) -> None:
+        self.trained += happened.phase == "train"
+        asked, held = self._requests, self.state.nbytes
+        sent = sum(size_of(message.content) for message in self._messages)
+        row = round_entry(number, self.trained, happened, reading, asked, self.totals, sent, held)
+        self.store.record(row, client_entries(number, happened, reading, asked.collect))
 
     def _end_round(self, number: int) -> ArrayRecord:
         self.number, arrays = number, self.model.record()
         packed, states = pack_states(rule=self.state, moments=self.moments)
         more = {"number": number, "identities": self.identities.pack(), "setup": self._setup}
-        more |= {"totals": asdict(self.totals)}
+        more |= {"totals": asdict(self.totals) | {"trained": self.trained}}
         self.store.save(self.model.pack() | packed, states | more)
         self._messages, self._sent = [], {}
         return arrays
