@@ -180,13 +180,13 @@ class RuleStrategy(Strategy):
         elif step.action == "restart":
             self.model.restart()
             self.moments = self.optimiser.init()
-        metrics = MetricRecord()
-        if fresh:
+        self._record(server_round, step.diagnostics, reading)
+        arrays, metrics = self._end_round(server_round), MetricRecord()
+        if fresh:  # a user's function that raises must find the round finished and on disk
             contents = [reply.content for reply in fresh]
             metrics = self.train_metrics(contents, self.options.weighted_by_key)
         rule_metrics(metrics, step.diagnostics, len(reading.failed))
-        self._record(server_round, step.diagnostics, reading)
-        return self._end_round(server_round), metrics
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -232,7 +232,8 @@ class RuleStrategy(Strategy):
         self._driven, self._timeout = True, timeout
         try:
             if hasattr(self, "model"):  # a second start goes on like a resumed run
-                self.store.load()
+                if self.store.load() is None and not self.number:
+                    self._begin_records()  # the first one came to no checkpoint
             else:
                 self._adopt(initial_arrays)
             self.summary()
@@ -254,26 +255,30 @@ class RuleStrategy(Strategy):
         """Take the first arrays as the model, and go on from the checkpoint if there is one."""
         if hasattr(self, "model"):
             return self.model.take(arrays)
-        self.model = GlobalModel(arrays, self.options.steer, self.options.buffers)
-        dim = self.model.layout.dim
+        model = GlobalModel(arrays, self.options.steer, self.options.buffers)
         try:
-            self.state = self.rule.init(dim, self.options.population, like=self.model.vector)
+            state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
-        setup = describe_setup(self.rule, self.optimiser, self.options, self.model.describe())
+        setup = describe_setup(self.rule, self.optimiser, self.options, model.describe())
         found = self.store.load() if self.options.resume else None
-        if found is None:
-            self.store.begin(manifest(self.rule, self.preset, self.options, dim))
-        else:
+        if found is not None:
             packed, meta = found
             refuse_other_setup(meta["setup"], setup, self.options.folder)
-            self.model.restore(packed)
-            self.state, self.moments = unpack_states(packed, meta, "rule", "moments")
+            model.restore(packed)
+            state, self.moments = unpack_states(packed, meta, "rule", "moments")
             counted = dict(meta["totals"])
             self.number, self.trained = meta["number"], counted.pop("trained")
             self.totals = Totals(**counted)
             self.identities.restore(meta["identities"])
-        self._setup = setup
+        # Nothing is taken over before here: what was refused once is refused again.
+        self.model, self.state, self._setup = model, state, setup
+        if found is None:
+            self._begin_records()
+
+    def _begin_records(self) -> None:
+        dim = self.model.layout.dim
+        self.store.begin(manifest(self.rule, self.preset, self.options, dim))
 
     def _refuse_to_repeat(self, number: int) -> None:
         """A loop that is not ours begins with round 1 again, whatever has been done already."""
