@@ -207,6 +207,32 @@ def test_a_checkpoint_of_something_else_is_refused(
             other.start(world(), arrays(**initial), num_rounds=2)
 
 
+def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:
+    def start(probabilities: object, rounds: int) -> RuleStrategy:
+        strategy = strategy_of("fedavg", tmp_path, fraction_train=0.5, probabilities=probabilities)
+        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
+        return strategy
+
+    start(0.5, 1)  # what "sampling" once wrote into checkpoints
+    with pytest.raises(ConfigurationError, match=r"probabilities = 0\.5, not sampling"):
+        start("sampling", 2)
+    assert start(0.5, 2).number == 2
+
+
+def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
+    tmp_path: Path,
+) -> None:
+    def start(rounds: int, **options: Any) -> RuleStrategy:
+        strategy = strategy_of("fedavg", tmp_path, **options)
+        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
+        return strategy
+
+    start(1, fraction_train=0.25, probabilities="sampling")
+    with pytest.raises(ConfigurationError, match="probabilities = sampling, not known"):
+        start(2, known_probabilities={0: 0.5})
+    assert start(2, fraction_train=0.5, probabilities="sampling").number == 2
+
+
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
     holder = f"""
     import fcntl, sys

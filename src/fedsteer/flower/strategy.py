@@ -26,7 +26,7 @@ from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.manifest import describe_setup, manifest, refuse_other_setup
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
-from fedsteer.flower.options import clients_named, divide, from_run_config
+from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
 from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
 from fedsteer.flower.rows import client_entries, nothing_used, round_entry, rule_metrics
@@ -68,6 +68,7 @@ class RuleStrategy(Strategy):
         self.options, chosen = divide(self.rule_name, preset, options)
         self.rule: Rule = make_rule(self.rule_name, preset=preset, **chosen)
         self.preset = preset
+        self.sampling = options.get("probabilities") == SAMPLING
         self.optimiser = ServerOptimiser(self.options.server_optimiser, self.options.server_rate)
         if self.rule.own_rate:
             self.optimiser = ServerOptimiser()
@@ -84,6 +85,7 @@ class RuleStrategy(Strategy):
         self._driven = False  # our own `start` runs the rounds
         self._timeout: float | None = None
         self._online: set[int] = set()
+        self._share = 1.0  # of the nodes online, asked to train
         self._asked: dict[int, str] = {}  # node -> client it is thought to be
         self._answered: set[str] = set()
         self._requests = Requests()
@@ -100,7 +102,8 @@ class RuleStrategy(Strategy):
     def summary(self) -> None:
         """Log what will run."""
         log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
-        log(INFO, "\t├──> probabilities: %s", self.rule.options.probabilities)
+        source = SAMPLING if self.sampling else self.rule.options.probabilities
+        log(INFO, "\t├──> probabilities: %s", source)
         log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
 
     def configure_train(
@@ -116,6 +119,7 @@ class RuleStrategy(Strategy):
         self.identities.meet(there)
         everyone = {node: self.identities.expected(node) for node in there}
         chosen = set(self._sample(everyone, "train", server_round))
+        self._share = len(chosen) / max(len(there), 1)
         self._requests = self.rule.plan(
             self.state,
             server_round,
@@ -260,7 +264,9 @@ class RuleStrategy(Strategy):
             state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
-        setup = describe_setup(self.rule, self.optimiser, self.options, model.describe())
+        setup = describe_setup(
+            self.rule, self.optimiser, self.options, self.sampling, model.describe()
+        )
         found = self.store.load() if self.options.resume else None
         if found is not None:
             packed, meta = found
@@ -278,7 +284,7 @@ class RuleStrategy(Strategy):
 
     def _begin_records(self) -> None:
         dim = self.model.layout.dim
-        self.store.begin(manifest(self.rule, self.preset, self.options, dim))
+        self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
 
     def _refuse_to_repeat(self, number: int) -> None:
         """A loop that is not ours begins with round 1 again, whatever has been done already."""
@@ -329,21 +335,27 @@ class RuleStrategy(Strategy):
     def _round(self, number: int, usable: Mapping[int, Reply]) -> Round:
         replies = list(usable.values())
         clients = [reply.client for reply in replies]
-        known, sizes = self.options.known_probabilities, self.options.population or {}
+        sizes = self.options.population or {}
         refreshed = [usable[n].client for n in usable if self._asked[n] in self._requests.refresh]
         starts = [self._sent[node] for node in usable] if self.rule.own_rate else []
         return Round(
             number=number,
             clients=clients,
             updates=[reply.update for reply in replies],
-            # nan for a client nobody knows the probability of: the rule drops it
-            probabilities=None if known is None else [known.get(c, np.nan) for c in clients],
+            probabilities=self._probabilities(clients),
             sizes=[sizes.get(r.client, r.size) for r in replies] if replies else None,
             steps=[r.steps for r in replies] if replies and self.rule.name == "scaffold" else None,
             starts=np.stack(starts) if starts else None,
             model=self.model.vector,
             refresh=refreshed or None,
         )
+
+    def _probabilities(self, clients: list[str]) -> list[float] | None:
+        if self.sampling:
+            return [self._share] * len(clients)
+        known = self.options.known_probabilities
+        # nan for a client nobody knows the probability of: the rule drops it
+        return None if known is None else [known.get(client, np.nan) for client in clients]
 
     def _hold(
         self, number: int, reading: Reading, refusal: RoundRefused
