@@ -77,3 +77,13 @@ def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: A
                 f"{folder} holds a checkpoint with {which}{instead}; choose another folder, or "
                 "resume=False to begin anew there"
             )
+
+
+def refuse_to_repeat(number: int, done: int, folder: Any) -> None:
+    """A loop that is not ours begins with round 1 again, whatever has been done already."""
+    where = "this strategy" if folder is None else f"the checkpoint in {folder}"
+    instead = "make a new strategy" if folder is None else "choose another folder"
+    raise ConfigurationError(
+        f"round {number} was asked for, but {where} is after round {done}: only fedsteer's own "
+        f"start() goes on from there; call that on the strategy, or {instead}"
+    )

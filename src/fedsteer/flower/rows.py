@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from flwr.app import MetricRecord
 
+from fedsteer.flower.asking import Asked
 from fedsteer.flower.replies import Reading
 from fedsteer.records.rows import client_rows, refused_rows, round_row
 from fedsteer.records.totals import Totals
-from fedsteer.rules.base import Diagnostics, Requests
+from fedsteer.rules.base import Diagnostics
 
 
 def round_entry(
@@ -19,13 +20,12 @@ def round_entry(
     trained: int,
     happened: Diagnostics,
     reading: Reading,
-    requests: Requests,
+    asked: Asked,
     totals: Totals,
-    sent: int,
     held: int,
 ) -> dict[str, Any]:
-    """One row of rounds.jsonl; `sent` and `held` in bytes. Counts the round in `totals`."""
-    training = happened.phase == "train"
+    """One row of rounds.jsonl; `held` in bytes by the rule. Counts the round in `totals`."""
+    training, requests, sent = happened.phase == "train", asked.requests, asked.bytes
     totals.count(
         training=training,
         uploads=len(reading.usable),

@@ -11,7 +11,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -56,6 +57,7 @@ class RunStore:
             return None
         arrays, meta = read_checkpoint(self.folder / CHECKPOINT)
         self.pending, self.last, self.spent = meta["pending"], meta["last"], meta["seconds"]
+        self._began = time.perf_counter()  # what went before is in `spent`
         offsets = dict(meta["offsets"])
         row, end = self._row_after("rounds", offsets["rounds"])
         if self.pending is not None and row.get("round") == self.pending["round"]:
@@ -153,6 +155,18 @@ class RunStore:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """For writing between two starts, when the files are closed."""
+        closed = self._records is None
+        try:
+            if closed:
+                self.load()
+            yield
+        finally:
+            if closed:
+                self.close()
 
     def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
         """The whole row that begins at this offset, and where it ends; nothing if it is torn."""

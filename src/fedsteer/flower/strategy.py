@@ -13,27 +13,38 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.identity import Identities, unmatched
+from fedsteer.flower.asking import Asked, make_round
+from fedsteer.flower.identity import Identities, client_name, few, unmatched
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
-from fedsteer.flower.manifest import describe_setup, manifest, refuse_other_setup
+from fedsteer.flower.manifest import (
+    describe_setup,
+    manifest,
+    refuse_other_setup,
+    refuse_to_repeat,
+)
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
 from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
-from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
+from fedsteer.flower.replies import (
+    Reading,
+    leave_out_mistaken,
+    points,
+    read_replies,
+    weighted_metrics,
+)
 from fedsteer.flower.rows import client_entries, nothing_used, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
 from fedsteer.records.totals import Totals
-from fedsteer.rules import Round, make_rule
-from fedsteer.rules.base import Diagnostics, Memory, Requests, Rule
+from fedsteer.rules import make_rule
+from fedsteer.rules.base import Diagnostics, Memory, Rule
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
 
@@ -84,13 +95,9 @@ class RuleStrategy(Strategy):
         self.model: GlobalModel
         self._driven = False  # our own `start` runs the rounds
         self._timeout: float | None = None
-        self._online: set[int] = set()
-        self._share = 1.0  # of the nodes online, asked to train
-        self._asked: dict[int, str] = {}  # node -> client it is thought to be
+        self._leaving: list[str] = []  # clients that leave between this round and the next
         self._answered: set[str] = set()
-        self._requests = Requests()
-        self._messages: list[Message] = []
-        self._sent: dict[int, NDArray[Any]] = {}  # node -> the steered vector it was sent
+        self._asked: Asked | None = None  # by the round that is under way
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
@@ -112,15 +119,15 @@ class RuleStrategy(Strategy):
         """Ask whoever is online, or a sample of them; only if nobody is there at all, wait."""
         self._adopt(arrays)
         if server_round <= self.number:
-            self._refuse_to_repeat(server_round)
+            self.store.close()
+            refuse_to_repeat(server_round, self.number, self.options.folder)
+        self._let_go()
         self.store.round_begins()
         there = await_nodes(grid, 1, self._timeout or 0.0)
-        self._online = set(there)
         self.identities.meet(there)
         everyone = {node: self.identities.expected(node) for node in there}
         chosen = set(self._sample(everyone, "train", server_round))
-        self._share = len(chosen) / max(len(there), 1)
-        self._requests = self.rule.plan(
+        requests = self.rule.plan(
             self.state,
             server_round,
             available=sorted({everyone[node] for node in chosen}),
@@ -128,48 +135,62 @@ class RuleStrategy(Strategy):
         )
         config["server-round"] = server_round
         as_sent = self.model.flat(arrays)
-        self._messages, self._sent, self._asked = [], {}, {}
-        wanted = set(self._requests.everyone)
-        refreshed = set(self._requests.refresh)
+        asked = Asked(set(there), len(chosen) / max(len(there), 1), requests)
+        wanted, refreshed = set(requests.everyone), set(requests.refresh)
         for node, name in everyone.items():
             if name not in wanted or not (node in chosen or name in refreshed):
                 continue
             start, content = write_content(
                 name,
-                self._requests,
+                requests,
                 arrays,
                 config,
                 self.model.layout,
                 self.model.rest,
                 self.options,
             )
-            self._sent[node] = as_sent if start is arrays else self.model.flat(start)
-            self._asked[node] = name
-            self._messages.append(self._message(content, node, MessageType.TRAIN))
-        log(INFO, "configure_train: asking %s of %s online", len(self._messages), len(there))
-        return self._messages
+            asked.sent[node] = as_sent if start is arrays else self.model.flat(start)
+            asked.names[node] = name
+            asked.messages.append(self._message(content, node, MessageType.TRAIN))
+        log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(there))
+        self._asked = asked
+        return asked.messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Turn replies into a `Round`, let the rule step, write everything down."""
+        asked = self._asked
+        assert asked is not None, "configure_train comes first"
         reading = read_replies(
             replies,
-            self._messages,
-            self._sent,
-            self._online,
+            asked.messages,
+            asked.sent,
+            asked.online,
             self.model.layout,
             self.identities,
             self.options.weighted_by_key,
         )
         self._tell_who_is_missing(server_round, reading)
-        self._leave_out_strangers(reading)
+        if is_personal(asked.requests):
+            leave_out_mistaken(reading, asked.names, self._clients.roster)
         if self.number == 0 and any(r.client.startswith("node-") for r in reading.usable.values()):
             log(WARNING, "fedsteer: %s", NAMELESS)
         try:
-            step = self.rule.step(self.state, self._round(server_round, reading.usable))
+            step = self.rule.step(
+                self.state,
+                make_round(
+                    server_round,
+                    reading.usable,
+                    asked,
+                    self.rule,
+                    self.options,
+                    self.sampling,
+                    self.model.vector,
+                ),
+            )
         except RoundRefused as refusal:
-            return self._hold(server_round, reading, refusal)
+            return self._hold(server_round, asked, reading, refusal)
         self.state = step.state
         for client, reason in list(step.diagnostics.dropped.items())[:1]:
             more = len(step.diagnostics.dropped) - 1
@@ -184,7 +205,7 @@ class RuleStrategy(Strategy):
         elif step.action == "restart":
             self.model.restart()
             self.moments = self.optimiser.init()
-        self._record(server_round, step.diagnostics, reading)
+        self._record(server_round, asked, step.diagnostics, reading)
         arrays, metrics = self._end_round(server_round), MetricRecord()
         if fresh:  # a user's function that raises must find the round finished and on disk
             contents = [reply.content for reply in fresh]
@@ -240,6 +261,8 @@ class RuleStrategy(Strategy):
                     self._begin_records()  # the first one came to no checkpoint
             else:
                 self._adopt(initial_arrays)
+            if self._let_go():
+                self._save()
             self.summary()
             return run_rounds(
                 self,
@@ -251,7 +274,27 @@ class RuleStrategy(Strategy):
                 evaluate_fn,
             )
         finally:
+            self._asked = None
             self.store.close()
+
+    def leave(self, clients: Iterable[int | str]) -> None:
+        """Clients leave for good, with all that is known of them; a stranger is refused.
+
+        They are named as in the records, a plain id being a reported one. It takes effect between
+        rounds: at once, or when the round that is under way ends, or, before the first `start`,
+        when that has found its checkpoint.
+        """
+        named = [clients] if isinstance(clients, (int, str)) else clients
+        names = [client_name(client) for client in named]
+        if not hasattr(self, "model"):
+            self._leaving += names
+        elif self._asked is not None:
+            self._leaving += self.identities.leavers(names, self._clients.members())
+        else:
+            with self.store.opened():
+                self._leaving += names
+                if self._let_go():
+                    self._save()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -286,17 +329,6 @@ class RuleStrategy(Strategy):
         dim = self.model.layout.dim
         self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
 
-    def _refuse_to_repeat(self, number: int) -> None:
-        """A loop that is not ours begins with round 1 again, whatever has been done already."""
-        self.store.close()
-        folder = self.options.folder
-        where = "this strategy" if folder is None else f"the checkpoint in {folder}"
-        instead = "make a new strategy" if folder is None else "choose another folder"
-        raise ConfigurationError(
-            f"round {number} was asked for, but {where} is after round {self.number}: only "
-            f"fedsteer's own start() goes on from there; call that on the strategy, or {instead}"
-        )
-
     def _tell_who_is_missing(self, number: int, reading: Reading) -> None:
         """Once: a client that an option names but nobody answers as may be misspelt."""
         if number > ROUNDS_TO_MEET:
@@ -307,6 +339,20 @@ class RuleStrategy(Strategy):
         named = clients_named(self.options, self.rule.options)
         if said := unmatched(named, self._answered | self.identities.met()):
             log(WARNING, "fedsteer: after %s rounds %s", number, said)
+
+    @property
+    def _clients(self) -> Clients:
+        return cast(Memory, self.state.memory).clients
+
+    def _let_go(self) -> bool:
+        """Whether anybody was to leave, and did."""
+        names, self._leaving = self._leaving, []
+        leavers = self.identities.leavers(names, self._clients.members()) if names else []
+        if leavers:
+            self.state = self.rule.leave(self.state, leavers)
+            self.identities.forget(leavers)
+            log(INFO, "fedsteer: left for good: %s", few(leavers))
+        return bool(leavers)
 
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
         # Nobody should still work on a question whose round is over.
@@ -319,66 +365,31 @@ class RuleStrategy(Strategy):
         least = getattr(self.options, f"min_{purpose}_nodes")
         return sample(names, fraction, least, self.rule.options.seed, number, purpose)
 
-    def _leave_out_strangers(self, reading: Reading) -> None:
-        """A start or correction made for somebody else makes an update useless, once."""
-        if not is_personal(self._requests):
-            return
-        roster = cast(Memory, self.state.memory).clients.roster
-        for node, reply in list(reading.usable.items()):
-            names = [self._asked[node], reply.client]
-            if names[0] != names[1] and (roster.find(names) >= 0).any():
-                del reading.usable[node]
-                reason = f"was taken for {names[0]} and sent what is meant for it"
-                reading.failed[reply.client] = reason
-                log(WARNING, "fedsteer: %s %s; from now on it is known", reply.client, reason)
-
-    def _round(self, number: int, usable: Mapping[int, Reply]) -> Round:
-        replies = list(usable.values())
-        clients = [reply.client for reply in replies]
-        sizes = self.options.population or {}
-        refreshed = [usable[n].client for n in usable if self._asked[n] in self._requests.refresh]
-        starts = [self._sent[node] for node in usable] if self.rule.own_rate else []
-        return Round(
-            number=number,
-            clients=clients,
-            updates=[reply.update for reply in replies],
-            probabilities=self._probabilities(clients),
-            sizes=[sizes.get(r.client, r.size) for r in replies] if replies else None,
-            steps=[r.steps for r in replies] if replies and self.rule.name == "scaffold" else None,
-            starts=np.stack(starts) if starts else None,
-            model=self.model.vector,
-            refresh=refreshed or None,
-        )
-
-    def _probabilities(self, clients: list[str]) -> list[float] | None:
-        if self.sampling:
-            return [self._share] * len(clients)
-        known = self.options.known_probabilities
-        # nan for a client nobody knows the probability of: the rule drops it
-        return None if known is None else [known.get(client, np.nan) for client in clients]
-
     def _hold(
-        self, number: int, reading: Reading, refusal: RoundRefused
+        self, number: int, asked: Asked, reading: Reading, refusal: RoundRefused
     ) -> tuple[ArrayRecord, MetricRecord]:
         """A round the rule refuses as a whole leaves model and memory as they are."""
         log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
         for reply in reading.usable.values():
             reading.failed[reply.client] = f"round refused: {refusal}"
-        self._record(number, nothing_used(self.rule.phase(self.state)), reading)
+        self._record(number, asked, nothing_used(self.rule.phase(self.state)), reading)
         return self._end_round(number), MetricRecord({"fedsteer-active": 0})
 
-    def _record(self, number: int, happened: Diagnostics, reading: Reading) -> None:
+    def _record(self, number: int, asked: Asked, happened: Diagnostics, reading: Reading) -> None:
         self.trained += happened.phase == "train"
-        asked, held = self._requests, self.state.nbytes
-        sent = sum(size_of(message.content) for message in self._messages)
-        row = round_entry(number, self.trained, happened, reading, asked, self.totals, sent, held)
-        self.store.record(row, client_entries(number, happened, reading, asked.collect))
+        held = self.state.nbytes
+        row = round_entry(number, self.trained, happened, reading, asked, self.totals, held)
+        collected = asked.requests.collect
+        self.store.record(row, client_entries(number, happened, reading, collected))
 
     def _end_round(self, number: int) -> ArrayRecord:
-        self.number, arrays = number, self.model.record()
+        self.number, self._asked = number, None
+        self._let_go()
+        self._save()
+        return self.model.record()
+
+    def _save(self) -> None:
         packed, states = pack_states(rule=self.state, moments=self.moments)
-        more = {"number": number, "identities": self.identities.pack(), "setup": self._setup}
+        more = {"number": self.number, "identities": self.identities.pack(), "setup": self._setup}
         more |= {"totals": asdict(self.totals) | {"trained": self.trained}}
         self.store.save(self.model.pack() | packed, states | more)
-        self._messages, self._sent = [], {}
-        return arrays
