@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,18 @@ def test_the_paper_without_known_probabilities_estimates_them() -> None:
     known = FedVARP(preset="paper", known_probabilities={3: 0.5})
     assert known.rule.options.probabilities == "known"
     assert FedVARP(known_probabilities={3: 0.5}).rule.options.probabilities == "known"
-    assert FedVARP(fraction_train=0.2, probabilities="sampling").rule.options.probabilities == 0.2
     with pytest.raises(ConfigurationError, match="known_probabilities"):
         FedVARP(probabilities="known")
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"fraction_train": 0.0}, "fraction_train"), ({"known_probabilities": {3: 0.5}}, "known_pro")],
+)
+def test_probabilities_of_sampling_need_a_sample(options: dict[str, Any], word: str) -> None:
+    assert FedVARP.from_run_config({"fedsteer-probabilities": "sampling"}).sampling
+    with pytest.raises(ConfigurationError, match=word):
+        FedVARP(probabilities="sampling", **options)
 
 
 def test_the_warm_up_of_the_paper_needs_the_population() -> None:

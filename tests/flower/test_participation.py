@@ -194,6 +194,43 @@ def test_a_fraction_is_asked_and_its_probability_is_used(tmp_path: Path) -> None
     strategy.start(grid, arrays(**INITIAL), num_rounds=3)
     assert [len(nodes) for nodes in grid.asked] == [3, 3, 3]
     assert {row["probability"] for row in Run(tmp_path).clients} == {0.3}
+    assert Run(tmp_path).manifest["rule"]["options"]["probabilities"] == "sampling"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fraction", "least", "asked"),
+    [(14, 0.1, 1, 1), (10, 0.05, 2, 2), (4, 0.01, 1, 1), (7, 0.5, 1, 4), (3, 0.4, 9, 3)],
+)
+def test_a_sample_weighs_one_in_the_mean(
+    nodes: int, fraction: float, least: int, asked: int
+) -> None:
+    points = {c: 10 + c for c in range(nodes)}
+    strategy = FedAvg(
+        fraction_train=fraction,
+        min_train_nodes=least,
+        probabilities="sampling",
+        population=points,
+        fraction_evaluate=0.0,
+    )
+    grid = FakeGrid({100 + c: drifting(c) for c in range(nodes)})
+    found = strategy.start(grid, arrays(**INITIAL), num_rounds=300).train_metrics_clientapp
+    assert {len(sent) for sent in grid.asked} == {asked}
+    sums = [float(found[number]["fedsteer-weight-sum"]) for number in found]  # type: ignore[arg-type]
+    # The standard error of a mean over 300 samples of `asked` among clients of unequal size.
+    sizes = np.array(list(points.values())) / np.mean(list(points.values()))
+    error = np.sqrt(sizes.var() / asked / 300)
+    assert np.mean(sums) == pytest.approx(1.0, abs=3 * error + 1e-9)
+
+
+def test_the_share_is_taken_of_those_who_are_online(tmp_path: Path) -> None:
+    grid = FakeGrid({c: drifting(c) for c in range(1, 11)})
+    grid.before = lambda sends: grid.offline.update(range(1, 1 + 3 * (sends + 1)))
+    strategy = FedSteer(
+        fraction_train=0.5, probabilities="sampling", fraction_evaluate=0.0, folder=str(tmp_path)
+    )
+    strategy.start(grid, arrays(**INITIAL), num_rounds=3)
+    found = {row["round"]: row["probability"] for row in Run(tmp_path).clients}
+    assert found == {1: pytest.approx(5 / 10), 2: pytest.approx(4 / 7), 3: pytest.approx(2 / 4)}
 
 
 def test_known_probabilities_are_used_and_strangers_to_them_are_not(tmp_path: Path) -> None:
@@ -284,10 +321,32 @@ def test_a_refused_round_counts_what_was_sent(
     assert row["phase"] == ("warm-up" if warm_up else "train")
     assert row["training_round"] == (0 if warm_up else 1)
     assert row["asked"] == row["failed"] == 2 and row["bytes_up"] > 40 and row["bytes_down"] > 40
+    assert row["refreshed"] == 0 and row["collected"] == 2 * warm_up
+    assert row["active"] == row["fresh"] == row["dropped"] == row["weight_sum"] == 0
     result = read_json(tmp_path / "result.json")
     assert result["uploads"] == 2 and result["warm_up_uploads"] == 2 * warm_up
     assert result["warm_up_rounds"] == int(warm_up)
     assert all(result[key] == row[key] for key in ("bytes_up", "bytes_down", "server_bytes"))
+
+
+def test_a_refused_round_has_the_columns_of_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy = FedSteer(
+        fraction_train=0.5, refresh_all_every=1, folder=str(tmp_path), fraction_evaluate=0.0
+    )
+    grid = FakeGrid({c: drifting(c) for c in range(1, 5)})
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1)
+
+    def refuse(*arguments: Any) -> None:
+        raise RoundRefused("not today")
+
+    monkeypatch.setattr(strategy.rule, "step", refuse)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=2)
+    used, refused = Run(tmp_path).rounds
+    assert set(used) - set(refused) <= {"variance", "condition"}  # of which there is none
+    assert set(refused) <= set(used)
+    assert used["refreshed"] == refused["refreshed"] == 2 and refused["asked"] == 4
 
 
 def test_metrics_are_averaged_as_flower_does() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 
 from fedsteer import RULES, ConfigurationError
@@ -136,6 +136,58 @@ def test_a_second_start_goes_on(tmp_path: Path) -> None:
     assert len(Run(tmp_path).rounds) == 4
 
 
+@pytest.mark.parametrize("which", ["train", "evaluate"])
+@pytest.mark.parametrize("same", [True, False], ids=["same object", "new object"])
+def test_a_metrics_function_that_raises_costs_no_round(
+    which: str, same: bool, tmp_path: Path
+) -> None:
+    def mean(contents: list[RecordDict], key: str) -> MetricRecord:
+        return MetricRecord({"accuracy": 0.5})
+
+    def broken(contents: list[RecordDict], key: str) -> MetricRecord:
+        raise KeyError("no such metric")
+
+    functions = {"train_metrics_aggr_fn": mean, "evaluate_metrics_aggr_fn": mean}
+    whole = strategy_of("fedsteer", tmp_path / "whole", **functions)
+    unbroken = whole.start(world(), arrays(**INITIAL), num_rounds=4)
+    name, folder = f"{which}_metrics_aggr_fn", tmp_path / "broken"
+    strategy = strategy_of("fedsteer", folder, **functions | {name: broken})
+    for number in (1, 2) if which == "train" else (1, 1):  # evaluation is done again
+        with pytest.raises(KeyError, match="no such metric"):
+            strategy.start(world(), arrays(**INITIAL), num_rounds=4)
+        assert strategy.number == number
+    if same:
+        setattr(strategy, f"{which}_metrics", mean)
+    else:
+        strategy = strategy_of("fedsteer", folder, **functions)
+    resumed = strategy.start(world(), arrays(**INITIAL), num_rounds=4)
+    np.testing.assert_array_equal(values(resumed.arrays)["w"], values(unbroken.arrays)["w"])
+    for file in FILES:
+        assert (folder / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_a_metrics_function_that_raises_costs_no_round_without_a_folder() -> None:
+    def broken(contents: list[RecordDict], key: str) -> MetricRecord:
+        raise KeyError("no such metric")
+
+    strategy = FedSteer(train_metrics_aggr_fn=broken)
+    for number in (1, 2, 3):
+        with pytest.raises(KeyError, match="no such metric"):
+            strategy.start(world(), arrays(**INITIAL), num_rounds=3)
+        assert strategy.number == number
+    whole = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
+    done = strategy.start(world(), arrays(**INITIAL), num_rounds=3)
+    np.testing.assert_array_equal(values(done.arrays)["w"], values(whole.arrays)["w"])
+
+
+def test_a_second_start_writes_records_if_the_first_never_finished_a_round(tmp_path: Path) -> None:
+    strategy = FedSteer(folder=str(tmp_path), registration_timeout=0.0)
+    with pytest.raises(ConfigurationError, match="nodes had registered"):
+        strategy.start(FakeGrid(), arrays(**INITIAL), num_rounds=2)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=2)
+    assert len(Run(tmp_path).rounds) == 2 and Run(tmp_path).finished
+
+
 @pytest.mark.parametrize(
     ("rule", "options", "initial", "word"),
     [
@@ -149,8 +201,36 @@ def test_a_checkpoint_of_something_else_is_refused(
     rule: str, options: dict[str, Any], initial: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
     strategy_of("fedsteer", tmp_path).start(world(), arrays(**INITIAL), num_rounds=1)
-    with pytest.raises(ConfigurationError, match=word):
-        strategy_of(rule, tmp_path, **options).start(world(), arrays(**initial), num_rounds=2)
+    other = strategy_of(rule, tmp_path, **options)
+    for _ in range(2):  # asking twice does not help
+        with pytest.raises(ConfigurationError, match=word):
+            other.start(world(), arrays(**initial), num_rounds=2)
+
+
+def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:
+    def start(probabilities: object, rounds: int) -> RuleStrategy:
+        strategy = strategy_of("fedavg", tmp_path, fraction_train=0.5, probabilities=probabilities)
+        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
+        return strategy
+
+    start(0.5, 1)  # what "sampling" once wrote into checkpoints
+    with pytest.raises(ConfigurationError, match=r"probabilities = 0\.5, not sampling"):
+        start("sampling", 2)
+    assert start(0.5, 2).number == 2
+
+
+def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
+    tmp_path: Path,
+) -> None:
+    def start(rounds: int, **options: Any) -> RuleStrategy:
+        strategy = strategy_of("fedavg", tmp_path, **options)
+        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
+        return strategy
+
+    start(1, fraction_train=0.25, probabilities="sampling")
+    with pytest.raises(ConfigurationError, match="probabilities = sampling, not known"):
+        start(2, known_probabilities={0: 0.5})
+    assert start(2, fraction_train=0.5, probabilities="sampling").number == 2
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:

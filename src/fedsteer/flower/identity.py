@@ -17,10 +17,12 @@ remains open then is a claim made while the real client is away, which only keys
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
+
+from fedsteer.errors import ConfigurationError
 
 REPORTED_KEYS = ("client-id", "partition-id")
 """Where a reply's metrics or config may carry the client's own id."""
@@ -54,6 +56,7 @@ class Identities:
     owners: dict[str, str] = field(
         default_factory=dict
     )  # reported id -> key-... that used it first
+    left: set[str] = field(default_factory=set)  # clients that ever left for good
 
     def meet(self, nodes: Mapping[int, bytes]) -> None:
         """Nodes that are online and their public keys (empty where there is none)."""
@@ -68,6 +71,24 @@ class Identities:
     def met(self) -> set[str]:
         """Clients that ever said who they are or, where keys count, were online with one."""
         return set(self.names.values()) | (set(self.keys.values()) if self.authenticated else set())
+
+    def leavers(self, names: Iterable[str], members: Iterable[Any]) -> list[str]:
+        """The members among these; whoever left before has nothing to do, strangers are refused."""
+        wanted, here = list(dict.fromkeys(names)), set(members)
+        strangers = [name for name in wanted if name not in here and name not in self.left]
+        if strangers:
+            raise ConfigurationError(
+                f"{strangers[0]} is no client of this run, so nobody leaves; known: "
+                f"{few(here) or 'nobody'}"
+            )
+        return [name for name in wanted if name in here]
+
+    def forget(self, names: Collection[str]) -> None:
+        """These clients left for good; their nodes and ids are free again."""
+        self.left |= set(names)
+        self.keys = {node: key for node, key in self.keys.items() if key not in names}
+        self.names = {node: name for node, name in self.names.items() if name not in names}
+        self.owners = {said: key for said, key in self.owners.items() if key not in names}
 
     def resolve(
         self, claims: Mapping[int, str | None], online: Collection[int]
@@ -127,6 +148,7 @@ class Identities:
             "keys": [[node, key] for node, key in self.keys.items()],
             "names": [[node, name] for node, name in self.names.items()],
             "owners": self.owners,
+            "left": sorted(self.left),
         }
 
     def restore(self, packed: Mapping[str, Any]) -> None:
@@ -134,14 +156,16 @@ class Identities:
         self.keys = {int(node): key for node, key in packed["keys"]}
         self.names = {int(node): name for node, name in packed["names"]}
         self.owners = dict(packed["owners"])
+        self.left = set(packed.get("left", ()))  # older checkpoints know of nobody
+
+
+def few(names: Collection[str]) -> str:
+    """Enough names for one line."""
+    return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def unmatched(named: Mapping[str, set[str]], met: set[str]) -> str:
     """What to say of clients that options name and nobody was yet; nothing if there are none."""
-
-    def few(names: set[str]) -> str:
-        return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
-
     missing = [
         f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
         for option, names in named.items()

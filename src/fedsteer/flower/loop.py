@@ -69,7 +69,7 @@ def run_rounds(
             log(INFO, "\t└──> training: %s", metrics)
             result.train_metrics_clientapp[number] = metrics
         evaluate(number)
-    store.finish(strategy.totals.result(strategy.number))
+    store.finish(strategy.totals.result(strategy.number, strategy.trained))
     return result
 
 

@@ -8,13 +8,20 @@ from dataclasses import asdict
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.flower.options import StrategyOptions
+from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records.files import plain
 from fedsteer.rules.base import Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 
 
-def manifest(rule: Rule, preset: str, options: StrategyOptions, dim: int) -> dict[str, Any]:
+def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
+    """The rule's options as they were given: it knows sampled probabilities only as known ones."""
+    return asdict(rule.options) | ({"probabilities": SAMPLING} if sampling else {})
+
+
+def manifest(
+    rule: Rule, preset: str, options: StrategyOptions, sampling: bool, dim: int
+) -> dict[str, Any]:
     """What manifest.json says about the run."""
     label = rule.name if preset == "paper" else f"{rule.name} ({preset})"
     return {
@@ -22,7 +29,7 @@ def manifest(rule: Rule, preset: str, options: StrategyOptions, dim: int) -> dic
             "label": label,
             "name": rule.name,
             "preset": preset,
-            "options": asdict(rule.options),
+            "options": rule_options(rule, sampling),
         },
         "seed": rule.options.seed,
         "experiment": {
@@ -39,7 +46,11 @@ def manifest(rule: Rule, preset: str, options: StrategyOptions, dim: int) -> dic
 
 
 def describe_setup(
-    rule: Rule, optimiser: ServerOptimiser, options: StrategyOptions, arrays: list[list[Any]]
+    rule: Rule,
+    optimiser: ServerOptimiser,
+    options: StrategyOptions,
+    sampling: bool,
+    arrays: list[list[Any]],
 ) -> dict[str, Any]:
     """What must be the same for a run to go on."""
     setup = {
@@ -47,7 +58,7 @@ def describe_setup(
         "server_optimiser": optimiser.method,
         "authenticated": options.authenticated,
         "arrays": arrays,
-        **asdict(rule.options),
+        **rule_options(rule, sampling),
     }
     described: dict[str, Any] = json.loads(json.dumps(plain(setup)))
     return described
@@ -66,3 +77,13 @@ def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: A
                 f"{folder} holds a checkpoint with {which}{instead}; choose another folder, or "
                 "resume=False to begin anew there"
             )
+
+
+def refuse_to_repeat(number: int, done: int, folder: Any) -> None:
+    """A loop that is not ours begins with round 1 again, whatever has been done already."""
+    where = "this strategy" if folder is None else f"the checkpoint in {folder}"
+    instead = "make a new strategy" if folder is None else "choose another folder"
+    raise ConfigurationError(
+        f"round {number} was asked for, but {where} is after round {done}: only fedsteer's own "
+        f"start() goes on from there; call that on the strategy, or {instead}"
+    )

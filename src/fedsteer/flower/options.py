@@ -13,6 +13,8 @@ from fedsteer.rules import PRESETS, RULES
 from fedsteer.rules.options import option
 
 PREFIX = "fedsteer-"
+SAMPLING = "sampling"
+"""A source of probabilities that only a server which samples has: the share it asked."""
 NAMING_CLIENTS = ("core_set", "frequencies", "clusters")
 """Options of rules that name clients."""
 
@@ -93,9 +95,13 @@ def divide(
         theirs.setdefault("probabilities", "known")
     elif preset != "practical":
         theirs.setdefault("probabilities", "shrunk")
-    if theirs.get("probabilities") == "sampling":
-        theirs["probabilities"] = options.fraction_train
-    if theirs.get("probabilities") == "known" and options.known_probabilities is None:
+    if theirs.get("probabilities") == SAMPLING:
+        if options.known_probabilities is not None:
+            raise ConfigurationError("give known_probabilities or probabilities='sampling'")
+        if not options.fraction_train:
+            raise ConfigurationError("probabilities='sampling' needs a fraction_train above 0")
+        theirs["probabilities"] = "known"  # the strategy passes them with every round
+    elif theirs.get("probabilities") == "known" and options.known_probabilities is None:
         raise ConfigurationError("probabilities='known' needs known_probabilities={id: p, ...}")
     return options, theirs
 

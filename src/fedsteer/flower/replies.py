@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.layout import Layout, Malformed
+from fedsteer.steering.roster import Roster
 
 log = getLogger("flwr").log
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
@@ -94,6 +95,17 @@ def read_replies(
         {before.get(node, f"node-{node}"): reason for node, reason in failed.items()},
         sum(size_of(content) for content in contents.values()),
     )
+
+
+def leave_out_mistaken(reading: Reading, asked: Mapping[int, str], roster: Roster) -> None:
+    """A start or correction made for somebody else makes an update useless, once."""
+    for node, reply in list(reading.usable.items()):
+        names = [asked[node], reply.client]
+        if names[0] != names[1] and (roster.find(names) >= 0).any():
+            del reading.usable[node]
+            reason = f"was taken for {names[0]} and sent what is meant for it"
+            reading.failed[reply.client] = reason
+            log(WARNING, "fedsteer: %s %s; from now on it is known", reply.client, reason)
 
 
 def brief(reason: str | None) -> str:

@@ -3,59 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord
 
+from fedsteer.flower.asking import Asked
 from fedsteer.flower.replies import Reading
 from fedsteer.records.rows import client_rows, refused_rows, round_row
-from fedsteer.rules.base import Diagnostics, Requests, Step
-from fedsteer.steering.state import State
+from fedsteer.records.totals import Totals
+from fedsteer.rules.base import Diagnostics
 
 
-@dataclass
-class Totals:
-    """Running sums of a run, kept in the checkpoint."""
-
-    trained: int = 0
-    uploads: int = 0
-    warm_up_uploads: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    server_bytes: int = 0  # peak
-
-    def result(self, rounds: int) -> dict[str, Any]:
-        """For result.json."""
-        return {
-            "rounds": self.trained,
-            "warm_up_rounds": rounds - self.trained,
-            "uploads": self.uploads,
-            "warm_up_uploads": self.warm_up_uploads,
-            "bytes_up": self.bytes_up,
-            "bytes_down": self.bytes_down,
-            "server_bytes": self.server_bytes,
-        }
-
-
-def training_row(
+def round_entry(
     number: int,
-    step: Step,
+    trained: int,
+    happened: Diagnostics,
     reading: Reading,
-    requests: Requests,
+    asked: Asked,
     totals: Totals,
-    sent: int,
-    state: State,
+    held: int,
 ) -> dict[str, Any]:
-    """One row of rounds.jsonl; `sent` in bytes. Counts the round in `totals`."""
-    training = step.diagnostics.phase == "train"
-    _count(training, reading, totals, sent, state)
+    """One row of rounds.jsonl; `held` in bytes by the rule. Counts the round in `totals`."""
+    training, requests, sent = happened.phase == "train", asked.requests, asked.bytes
+    totals.count(
+        training=training,
+        uploads=len(reading.usable),
+        bytes_up=reading.received,
+        bytes_down=sent,
+        server_bytes=held,
+    )
     losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
     return round_row(
         number,
-        step.diagnostics,
-        training_round=totals.trained if training else 0,
+        happened,
+        training_round=trained if training else 0,
         asked=len(requests.everyone),
         refreshed=len(requests.refresh),
         collected=len(requests.collect),
@@ -63,53 +45,33 @@ def training_row(
         bytes_up=reading.received,
         bytes_down=sent,
         train_loss=float(np.mean(losses)) if losses else None,
-        server_bytes=state.nbytes,
+        server_bytes=held,
     )
 
 
-def refused_row(
-    number: int,
-    phase: str,
-    reading: Reading,
-    requests: Requests,
-    totals: Totals,
-    sent: int,
-    state: State,
-) -> dict[str, Any]:
+def nothing_used(phase: str) -> Diagnostics:
     """A round that the rule refused as a whole: nothing moved, but everything was sent."""
-    training = phase == "train"
-    _count(training, reading, totals, sent, state)
-    return {
-        "round": number,
-        "phase": phase,
-        "training_round": totals.trained if training else 0,
-        "active": 0,
-        "fresh": 0,
-        "dropped": 0,
-        "asked": len(requests.everyone),
-        "refreshed": 0,
-        "collected": 0,
-        "failed": len(reading.failed),
-        "bytes_up": reading.received,
-        "bytes_down": sent,
-        "delta_norm": 0.0,
-        "bound_factor": 1.0,
-        "weight_sum": 0.0,
-        "server_bytes": state.nbytes,
-    }
-
-
-def _count(training: bool, reading: Reading, totals: Totals, sent: int, state: State) -> None:
-    totals.trained += training
-    totals.uploads += len(reading.usable)
-    totals.warm_up_uploads += 0 if training else len(reading.usable)
-    totals.bytes_up += reading.received
-    totals.bytes_down += sent
-    totals.server_bytes = max(totals.server_bytes, state.nbytes)
+    none = np.zeros(0)
+    return Diagnostics(
+        phase=phase,
+        clients=(),
+        fresh=(),
+        weights=none,
+        probabilities=none,
+        staleness=none,
+        norms=none,
+        relative_errors=none,
+        cosines=none,
+        refreshed_errors=none,
+        variance=float("nan"),
+        delta_norm=0.0,
+        bound_factor=1.0,
+        dropped={},
+    )
 
 
 def client_entries(
-    number: int, happened: Diagnostics | None, reading: Reading, collected: Collection[Any]
+    number: int, happened: Diagnostics, reading: Reading, collected: Collection[Any]
 ) -> list[dict[str, Any]]:
     """Rows of clients.jsonl: everyone who was asked, and what became of the answer."""
     extras = {
@@ -120,7 +82,7 @@ def client_entries(
         }
         for reply in reading.usable.values()
     }
-    rows = [] if happened is None else client_rows(number, happened, set(collected), extras)
+    rows = client_rows(number, happened, set(collected), extras)
     return rows + refused_rows(number, reading.failed, event="failed")
 
 

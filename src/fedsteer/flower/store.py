@@ -11,7 +11,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
@@ -21,10 +22,11 @@ import flwr
 import fedsteer
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import plain
+from fedsteer.records.writer import STREAMS
 from fedsteer.steering.state import Arrays
 
-CHECKPOINT = "checkpoint.safetensors"
 LOCK = "lock"
 Row = dict[str, Any]
 
@@ -55,6 +57,7 @@ class RunStore:
             return None
         arrays, meta = read_checkpoint(self.folder / CHECKPOINT)
         self.pending, self.last, self.spent = meta["pending"], meta["last"], meta["seconds"]
+        self._began = time.perf_counter()  # what went before is in `spent`
         offsets = dict(meta["offsets"])
         row, end = self._row_after("rounds", offsets["rounds"])
         if self.pending is not None and row.get("round") == self.pending["round"]:
@@ -74,7 +77,7 @@ class RunStore:
             return
         self._claim(0.0)
         self._records = RecordWriter(self.folder)
-        self._records.rewind(dict.fromkeys(("rounds", "clients", "timing"), 0))
+        self._records.rewind(dict.fromkeys(STREAMS, 0))
         (self.folder / "result.json").unlink(missing_ok=True)
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self._records.manifest(
@@ -152,6 +155,18 @@ class RunStore:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """For writing between two starts, when the files are closed."""
+        closed = self._records is None
+        try:
+            if closed:
+                self.load()
+            yield
+        finally:
+            if closed:
+                self.close()
 
     def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
         """The whole row that begins at this offset, and where it ends; nothing if it is torn."""

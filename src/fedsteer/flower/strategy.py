@@ -13,26 +13,38 @@ from logging import INFO, WARNING, getLogger
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.identity import Identities, unmatched
+from fedsteer.flower.asking import Asked, make_round
+from fedsteer.flower.identity import Identities, client_name, few, unmatched
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
-from fedsteer.flower.manifest import describe_setup, manifest, refuse_other_setup
+from fedsteer.flower.manifest import (
+    describe_setup,
+    manifest,
+    refuse_other_setup,
+    refuse_to_repeat,
+)
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.nodes import await_nodes, online, sample
-from fedsteer.flower.options import clients_named, divide, from_run_config
+from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
 from fedsteer.flower.payload import is_personal, write_content
-from fedsteer.flower.replies import Reading, Reply, points, read_replies, size_of, weighted_metrics
-from fedsteer.flower.rows import Totals, client_entries, refused_row, rule_metrics, training_row
+from fedsteer.flower.replies import (
+    Reading,
+    leave_out_mistaken,
+    points,
+    read_replies,
+    weighted_metrics,
+)
+from fedsteer.flower.rows import client_entries, nothing_used, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
-from fedsteer.rules import Round, make_rule
-from fedsteer.rules.base import Memory, Requests, Rule, Step
+from fedsteer.records.totals import Totals
+from fedsteer.rules import make_rule
+from fedsteer.rules.base import Diagnostics, Memory, Rule
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
 
@@ -67,6 +79,7 @@ class RuleStrategy(Strategy):
         self.options, chosen = divide(self.rule_name, preset, options)
         self.rule: Rule = make_rule(self.rule_name, preset=preset, **chosen)
         self.preset = preset
+        self.sampling = options.get("probabilities") == SAMPLING
         self.optimiser = ServerOptimiser(self.options.server_optimiser, self.options.server_rate)
         if self.rule.own_rate:
             self.optimiser = ServerOptimiser()
@@ -75,18 +88,16 @@ class RuleStrategy(Strategy):
         self.identities = Identities(self.options.authenticated)
         self.store = RunStore(None if self.options.folder is None else Path(self.options.folder))
         self.number = 0  # of the last finished round
+        self.trained = 0  # rounds so far that were no warm-up
         self.totals = Totals()
         self.moments = self.optimiser.init()
         self.state: State  # these two from the first arrays on
         self.model: GlobalModel
         self._driven = False  # our own `start` runs the rounds
         self._timeout: float | None = None
-        self._online: set[int] = set()
-        self._asked: dict[int, str] = {}  # node -> client it is thought to be
+        self._leaving: list[str] = []  # clients that leave between this round and the next
         self._answered: set[str] = set()
-        self._requests = Requests()
-        self._messages: list[Message] = []
-        self._sent: dict[int, NDArray[Any]] = {}  # node -> the steered vector it was sent
+        self._asked: Asked | None = None  # by the round that is under way
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
@@ -98,7 +109,8 @@ class RuleStrategy(Strategy):
     def summary(self) -> None:
         """Log what will run."""
         log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
-        log(INFO, "\t├──> probabilities: %s", self.rule.options.probabilities)
+        source = SAMPLING if self.sampling else self.rule.options.probabilities
+        log(INFO, "\t├──> probabilities: %s", source)
         log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
 
     def configure_train(
@@ -107,14 +119,15 @@ class RuleStrategy(Strategy):
         """Ask whoever is online, or a sample of them; only if nobody is there at all, wait."""
         self._adopt(arrays)
         if server_round <= self.number:
-            self._refuse_to_repeat(server_round)
+            self.store.close()
+            refuse_to_repeat(server_round, self.number, self.options.folder)
+        self._let_go()
         self.store.round_begins()
         there = await_nodes(grid, 1, self._timeout or 0.0)
-        self._online = set(there)
         self.identities.meet(there)
         everyone = {node: self.identities.expected(node) for node in there}
         chosen = set(self._sample(everyone, "train", server_round))
-        self._requests = self.rule.plan(
+        requests = self.rule.plan(
             self.state,
             server_round,
             available=sorted({everyone[node] for node in chosen}),
@@ -122,48 +135,62 @@ class RuleStrategy(Strategy):
         )
         config["server-round"] = server_round
         as_sent = self.model.flat(arrays)
-        self._messages, self._sent, self._asked = [], {}, {}
-        wanted = set(self._requests.everyone)
-        refreshed = set(self._requests.refresh)
+        asked = Asked(set(there), len(chosen) / max(len(there), 1), requests)
+        wanted, refreshed = set(requests.everyone), set(requests.refresh)
         for node, name in everyone.items():
             if name not in wanted or not (node in chosen or name in refreshed):
                 continue
             start, content = write_content(
                 name,
-                self._requests,
+                requests,
                 arrays,
                 config,
                 self.model.layout,
                 self.model.rest,
                 self.options,
             )
-            self._sent[node] = as_sent if start is arrays else self.model.flat(start)
-            self._asked[node] = name
-            self._messages.append(self._message(content, node, MessageType.TRAIN))
-        log(INFO, "configure_train: asking %s of %s online", len(self._messages), len(there))
-        return self._messages
+            asked.sent[node] = as_sent if start is arrays else self.model.flat(start)
+            asked.names[node] = name
+            asked.messages.append(self._message(content, node, MessageType.TRAIN))
+        log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(there))
+        self._asked = asked
+        return asked.messages
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Turn replies into a `Round`, let the rule step, write everything down."""
+        asked = self._asked
+        assert asked is not None, "configure_train comes first"
         reading = read_replies(
             replies,
-            self._messages,
-            self._sent,
-            self._online,
+            asked.messages,
+            asked.sent,
+            asked.online,
             self.model.layout,
             self.identities,
             self.options.weighted_by_key,
         )
         self._tell_who_is_missing(server_round, reading)
-        self._leave_out_strangers(reading)
+        if is_personal(asked.requests):
+            leave_out_mistaken(reading, asked.names, self._clients.roster)
         if self.number == 0 and any(r.client.startswith("node-") for r in reading.usable.values()):
             log(WARNING, "fedsteer: %s", NAMELESS)
         try:
-            step = self.rule.step(self.state, self._round(server_round, reading.usable))
+            step = self.rule.step(
+                self.state,
+                make_round(
+                    server_round,
+                    reading.usable,
+                    asked,
+                    self.rule,
+                    self.options,
+                    self.sampling,
+                    self.model.vector,
+                ),
+            )
         except RoundRefused as refusal:
-            return self._hold(server_round, reading, refusal)
+            return self._hold(server_round, asked, reading, refusal)
         self.state = step.state
         for client, reason in list(step.diagnostics.dropped.items())[:1]:
             more = len(step.diagnostics.dropped) - 1
@@ -178,13 +205,13 @@ class RuleStrategy(Strategy):
         elif step.action == "restart":
             self.model.restart()
             self.moments = self.optimiser.init()
-        metrics = MetricRecord()
-        if fresh:
+        self._record(server_round, asked, step.diagnostics, reading)
+        arrays, metrics = self._end_round(server_round), MetricRecord()
+        if fresh:  # a user's function that raises must find the round finished and on disk
             contents = [reply.content for reply in fresh]
             metrics = self.train_metrics(contents, self.options.weighted_by_key)
         rule_metrics(metrics, step.diagnostics, len(reading.failed))
-        self._record(server_round, step, reading)
-        return self._end_round(server_round), metrics
+        return arrays, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -230,9 +257,12 @@ class RuleStrategy(Strategy):
         self._driven, self._timeout = True, timeout
         try:
             if hasattr(self, "model"):  # a second start goes on like a resumed run
-                self.store.load()
+                if self.store.load() is None and not self.number:
+                    self._begin_records()  # the first one came to no checkpoint
             else:
                 self._adopt(initial_arrays)
+            if self._let_go():
+                self._save()
             self.summary()
             return run_rounds(
                 self,
@@ -244,7 +274,27 @@ class RuleStrategy(Strategy):
                 evaluate_fn,
             )
         finally:
+            self._asked = None
             self.store.close()
+
+    def leave(self, clients: Iterable[int | str]) -> None:
+        """Clients leave for good, with all that is known of them; a stranger is refused.
+
+        They are named as in the records, a plain id being a reported one. It takes effect between
+        rounds: at once, or when the round that is under way ends, or, before the first `start`,
+        when that has found its checkpoint.
+        """
+        named = [clients] if isinstance(clients, (int, str)) else clients
+        names = [client_name(client) for client in named]
+        if not hasattr(self, "model"):
+            self._leaving += names
+        elif self._asked is not None:
+            self._leaving += self.identities.leavers(names, self._clients.members())
+        else:
+            with self.store.opened():
+                self._leaving += names
+                if self._let_go():
+                    self._save()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -252,35 +302,32 @@ class RuleStrategy(Strategy):
         """Take the first arrays as the model, and go on from the checkpoint if there is one."""
         if hasattr(self, "model"):
             return self.model.take(arrays)
-        self.model = GlobalModel(arrays, self.options.steer, self.options.buffers)
-        dim = self.model.layout.dim
+        model = GlobalModel(arrays, self.options.steer, self.options.buffers)
         try:
-            self.state = self.rule.init(dim, self.options.population, like=self.model.vector)
+            state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
-        setup = describe_setup(self.rule, self.optimiser, self.options, self.model.describe())
+        setup = describe_setup(
+            self.rule, self.optimiser, self.options, self.sampling, model.describe()
+        )
         found = self.store.load() if self.options.resume else None
-        if found is None:
-            self.store.begin(manifest(self.rule, self.preset, self.options, dim))
-        else:
+        if found is not None:
             packed, meta = found
             refuse_other_setup(meta["setup"], setup, self.options.folder)
-            self.model.restore(packed)
-            self.state, self.moments = unpack_states(packed, meta, "rule", "moments")
-            self.number, self.totals = meta["number"], Totals(**meta["totals"])
+            model.restore(packed)
+            state, self.moments = unpack_states(packed, meta, "rule", "moments")
+            counted = dict(meta["totals"])
+            self.number, self.trained = meta["number"], counted.pop("trained")
+            self.totals = Totals(**counted)
             self.identities.restore(meta["identities"])
-        self._setup = setup
+        # Nothing is taken over before here: what was refused once is refused again.
+        self.model, self.state, self._setup = model, state, setup
+        if found is None:
+            self._begin_records()
 
-    def _refuse_to_repeat(self, number: int) -> None:
-        """A loop that is not ours begins with round 1 again, whatever has been done already."""
-        self.store.close()
-        folder = self.options.folder
-        where = "this strategy" if folder is None else f"the checkpoint in {folder}"
-        instead = "make a new strategy" if folder is None else "choose another folder"
-        raise ConfigurationError(
-            f"round {number} was asked for, but {where} is after round {self.number}: only "
-            f"fedsteer's own start() goes on from there; call that on the strategy, or {instead}"
-        )
+    def _begin_records(self) -> None:
+        dim = self.model.layout.dim
+        self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
 
     def _tell_who_is_missing(self, number: int, reading: Reading) -> None:
         """Once: a client that an option names but nobody answers as may be misspelt."""
@@ -293,6 +340,20 @@ class RuleStrategy(Strategy):
         if said := unmatched(named, self._answered | self.identities.met()):
             log(WARNING, "fedsteer: after %s rounds %s", number, said)
 
+    @property
+    def _clients(self) -> Clients:
+        return cast(Memory, self.state.memory).clients
+
+    def _let_go(self) -> bool:
+        """Whether anybody was to leave, and did."""
+        names, self._leaving = self._leaving, []
+        leavers = self.identities.leavers(names, self._clients.members()) if names else []
+        if leavers:
+            self.state = self.rule.leave(self.state, leavers)
+            self.identities.forget(leavers)
+            log(INFO, "fedsteer: left for good: %s", few(leavers))
+        return bool(leavers)
+
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
         # Nobody should still work on a question whose round is over.
         return Message(
@@ -304,64 +365,31 @@ class RuleStrategy(Strategy):
         least = getattr(self.options, f"min_{purpose}_nodes")
         return sample(names, fraction, least, self.rule.options.seed, number, purpose)
 
-    def _leave_out_strangers(self, reading: Reading) -> None:
-        """A start or correction made for somebody else makes an update useless, once."""
-        if not is_personal(self._requests):
-            return
-        roster = cast(Memory, self.state.memory).clients.roster
-        for node, reply in list(reading.usable.items()):
-            names = [self._asked[node], reply.client]
-            if names[0] != names[1] and (roster.find(names) >= 0).any():
-                del reading.usable[node]
-                reason = f"was taken for {names[0]} and sent what is meant for it"
-                reading.failed[reply.client] = reason
-                log(WARNING, "fedsteer: %s %s; from now on it is known", reply.client, reason)
-
-    def _round(self, number: int, usable: Mapping[int, Reply]) -> Round:
-        replies = list(usable.values())
-        clients = [reply.client for reply in replies]
-        known, sizes = self.options.known_probabilities, self.options.population or {}
-        refreshed = [usable[n].client for n in usable if self._asked[n] in self._requests.refresh]
-        starts = [self._sent[node] for node in usable] if self.rule.own_rate else []
-        return Round(
-            number=number,
-            clients=clients,
-            updates=[reply.update for reply in replies],
-            # nan for a client nobody knows the probability of: the rule drops it
-            probabilities=None if known is None else [known.get(c, np.nan) for c in clients],
-            sizes=[sizes.get(r.client, r.size) for r in replies] if replies else None,
-            steps=[r.steps for r in replies] if replies and self.rule.name == "scaffold" else None,
-            starts=np.stack(starts) if starts else None,
-            model=self.model.vector,
-            refresh=refreshed or None,
-        )
-
     def _hold(
-        self, number: int, reading: Reading, refusal: RoundRefused
+        self, number: int, asked: Asked, reading: Reading, refusal: RoundRefused
     ) -> tuple[ArrayRecord, MetricRecord]:
         """A round the rule refuses as a whole leaves model and memory as they are."""
         log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
         for reply in reading.usable.values():
             reading.failed[reply.client] = f"round refused: {refusal}"
-        phase, asked = self.rule.phase(self.state), self._requests
-        row = refused_row(number, phase, reading, asked, self.totals, self._bytes_sent, self.state)
-        self.store.record(row, client_entries(number, None, reading, ()))
+        self._record(number, asked, nothing_used(self.rule.phase(self.state)), reading)
         return self._end_round(number), MetricRecord({"fedsteer-active": 0})
 
-    def _record(self, number: int, step: Step, reading: Reading) -> None:
-        asked, sent = self._requests, self._bytes_sent
-        row = training_row(number, step, reading, asked, self.totals, sent, self.state)
-        self.store.record(row, client_entries(number, step.diagnostics, reading, asked.collect))
-
-    @property
-    def _bytes_sent(self) -> int:
-        return sum(size_of(message.content) for message in self._messages)
+    def _record(self, number: int, asked: Asked, happened: Diagnostics, reading: Reading) -> None:
+        self.trained += happened.phase == "train"
+        held = self.state.nbytes
+        row = round_entry(number, self.trained, happened, reading, asked, self.totals, held)
+        collected = asked.requests.collect
+        self.store.record(row, client_entries(number, happened, reading, collected))
 
     def _end_round(self, number: int) -> ArrayRecord:
-        self.number, arrays = number, self.model.record()
+        self.number, self._asked = number, None
+        self._let_go()
+        self._save()
+        return self.model.record()
+
+    def _save(self) -> None:
         packed, states = pack_states(rule=self.state, moments=self.moments)
-        more = {"number": number, "identities": self.identities.pack(), "setup": self._setup}
-        more |= {"totals": asdict(self.totals)}
+        more = {"number": self.number, "identities": self.identities.pack(), "setup": self._setup}
+        more |= {"totals": asdict(self.totals) | {"trained": self.trained}}
         self.store.save(self.model.pack() | packed, states | more)
-        self._messages, self._sent = [], {}
-        return arrays

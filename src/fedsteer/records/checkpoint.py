@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
 
+CHECKPOINT = "checkpoint.safetensors"
+"""Its name in a run's folder."""
+
 
 def write_checkpoint(path: Path, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> None:
     """Arrays and JSON-able `meta` into one file, atomically."""

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.records.rows import client_rows, round_row
+from fedsteer.records.totals import Totals
 from fedsteer.rules import Requests, Round, Rule, Step
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -27,17 +28,6 @@ from fedsteer.training import Job, Trained, evaluate
 
 MOST_WARM_UP = 1_000_000
 """A warm-up that waits for a client which never comes must end some day."""
-
-
-@dataclass
-class Totals:
-    """Running sums of a run."""
-
-    uploads: int = 0
-    warm_up_uploads: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    server_bytes: int = 0  # peak
 
 
 @dataclass
@@ -149,14 +139,7 @@ class Simulation:
 
     def result(self) -> dict[str, Any]:
         """The summary of a finished run."""
-        return (
-            self.last
-            | asdict(self.totals)
-            | {
-                "rounds": self.trained,
-                "warm_up_rounds": self.number - self.trained,
-            }
-        )
+        return self.last | self.totals.result(self.number, self.trained)
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything needed to go on from here, exactly."""
@@ -207,18 +190,15 @@ class Simulation:
         # A start model travels instead of the global one, control variates beside it.
         controls = count * ("control" in asked.shared)
         controls += sum("control" in own for own in asked.each.values())
-        up, down = count * size, (count + controls) * size
-        totals = self.totals
-        totals.uploads += count
-        totals.warm_up_uploads += len(asked.collect)
-        totals.bytes_up += up
-        totals.bytes_down += down
-        held = self.state.nbytes
-        totals.server_bytes = max(totals.server_bytes, held)
+        up, down, held = count * size, (count + controls) * size, self.state.nbytes
+        training = happened.phase == "train"
+        self.totals.count(
+            training=training, uploads=count, bytes_up=up, bytes_down=down, server_bytes=held
+        )
         return round_row(
             self.number,
             happened,
-            training_round=self.trained if happened.phase == "train" else 0,
+            training_round=self.trained if training else 0,
             refreshed=len(asked.refresh),
             collected=len(asked.collect),
             bytes_up=up,

@@ -24,6 +24,7 @@ from fedsteer.errors import (
     TrainingFailed,
 )
 from fedsteer.records import RecordWriter, Run, read_checkpoint, write_checkpoint
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import write_json
 from fedsteer.records.reader import FAILURE
 from fedsteer.records.writer import STREAMS
@@ -33,7 +34,7 @@ from fedsteer.simulate.loop import Happened, Simulation
 from fedsteer.simulate.manifest import manifest, same_run
 from fedsteer.simulate.world import build_world
 
-CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
+MODEL = "model.safetensors"
 PATIENCE = 5.0
 """Seconds that a folder may still be in use: workers outlive a parent that was killed, not long."""
 

@@ -27,11 +27,12 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, FedsteerError
 from fedsteer.records import Run
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.simulate.cells import Cell, Report
 from fedsteer.simulate.executors import task as tasks
 from fedsteer.simulate.executors.parcel import pack, unpack
 from fedsteer.simulate.executors.task import Message, Office, Outcome, Task, carry_out
-from fedsteer.simulate.runner import CHECKPOINT, Interrupted, found_run, polite
+from fedsteer.simulate.runner import Interrupted, found_run, polite
 from fedsteer.simulate.world import build_world
 
 LOSSES = 3

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import write_atomically
 from fedsteer.records.reader import FAILURE
 from fedsteer.records.writer import STREAMS
-from fedsteer.simulate.runner import CHECKPOINT, MODEL
+from fedsteer.simulate.runner import MODEL
 
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""

@@ -15,9 +15,10 @@ from typing import Any
 
 from fedsteer import __version__
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed
+from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.parcel import Parcel, pack, unpack
-from fedsteer.simulate.runner import CHECKPOINT, Interrupted, Progress, run_entry
+from fedsteer.simulate.runner import Interrupted, Progress, run_entry
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a run."""

@@ -1,0 +1,209 @@
+"""Clients that leave for good: between rounds, with all that is known of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp.strategy import Strategy
+
+from fedsteer import RULES, ConfigurationError
+from fedsteer.flower import FedSteer, FedVARP, RuleStrategy, make_strategy
+from fedsteer.flower.identity import Identities, key_name
+from fedsteer.records import Run, read_checkpoint
+from fedsteer.records.files import read_json
+from tests.flower.fake import Answer, FakeGrid, arrays, drifting, values
+
+INITIAL = {"w": np.zeros(5, np.float32)}
+
+
+def stepping(client: int, **options: Any) -> Answer:
+    """With the number of steps that SCAFFOLD wants."""
+    inner = drifting(client, **options)
+
+    def answer(message: Any) -> Any:
+        reply = inner(message)
+        reply.content["metrics"]["num-steps"] = 2  # type: ignore[union-attr,index]
+        return reply
+
+    return answer
+
+
+def world(*clients: int) -> FakeGrid:
+    return FakeGrid({10 + c: stepping(c) for c in clients})
+
+
+def start(strategy: RuleStrategy, grid: FakeGrid, rounds: int, **more: Any) -> dict[str, Any]:
+    return values(strategy.start(grid, arrays(**INITIAL), num_rounds=rounds, **more).arrays)
+
+
+def members(strategy: RuleStrategy) -> set[Any]:
+    return set(strategy.state.memory.clients.members())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_who_left_is_no_member_and_comes_back_as_a_stranger(rule: str, tmp_path: Path) -> None:
+    strategy = make_strategy(rule, folder=str(tmp_path), fraction_evaluate=0.0)
+    start(strategy, world(1, 2, 3), 2)
+    strategy.leave(["client-2"])
+    assert members(strategy) == {"client-1", "client-3"}
+    start(strategy, world(1, 3), 3)
+    assert members(strategy) == {"client-1", "client-3"}
+    start(strategy, world(1, 2, 3), 4)
+    last = {row["client"]: row for row in Run(tmp_path).clients if row["round"] == 4}
+    assert "staleness" not in last["client-2"] and last["client-3"]["staleness"] == 1
+
+
+def test_the_model_moves_on_as_if_they_had_nothing_to_say() -> None:
+    """FedVARP would go on adding the last update of a client that is gone for ever."""
+    population = {1: 11, 2: 12}
+    strategy = FedVARP(preset="paper", fraction_evaluate=0.0, population=population)
+    first = start(strategy, world(1, 2), 1)["w"]
+    strategy.leave([2])
+    grid = world(1)
+    grid.answers[11] = lambda message: None
+    alone = start(FedVARP(preset="paper", fraction_evaluate=0.0, population={1: 11}), world(1), 1)
+    np.testing.assert_allclose(start(strategy, grid, 2)["w"] - first, alone["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("loop", ["ours", "Flower's"])
+def test_strangers_are_refused_in_one_line(loop: str) -> None:
+    strategy = FedSteer()
+    strategy.leave([9])  # nobody is known yet; the start will tell
+    begin = strategy.start if loop == "ours" else lambda *a, **k: Strategy.start(strategy, *a, **k)
+    with pytest.raises(ConfigurationError, match=r"client-9 is no client .* known: nobody"):
+        begin(world(1, 2), arrays(**INITIAL), num_rounds=1)
+    begin(world(1, 2), arrays(**INITIAL), num_rounds=1)  # a refused wish is forgotten
+    with pytest.raises(ConfigurationError, match=r"client-9 is no client .* client-1, client-2$"):
+        strategy.leave(["client-1", 9])
+    assert members(strategy) == {"client-1", "client-2"}
+    strategy.leave([])
+
+
+def test_one_client_needs_no_list() -> None:
+    strategy = FedSteer()
+    start(strategy, world(1, 2, 3), 1)
+    strategy.leave("client-1")
+    strategy.leave(2)
+    assert members(strategy) == {"client-3"}
+
+
+def test_leaving_between_two_starts_is_on_disk(tmp_path: Path) -> None:
+    strategy = FedSteer(folder=str(tmp_path))
+    start(strategy, world(1, 2, 3), 2)
+    before = (tmp_path / "rounds.jsonl").read_bytes(), (tmp_path / "clients.jsonl").read_bytes()
+    strategy.leave([3])
+    after = (tmp_path / "rounds.jsonl").read_bytes(), (tmp_path / "clients.jsonl").read_bytes()
+    assert after == before
+    again = FedSteer(folder=str(tmp_path))  # the lock is free, too
+    resumed = start(again, world(1, 2), 4)
+    assert members(again) == {"client-1", "client-2"}
+    in_memory = FedSteer()
+    start(in_memory, world(1, 2, 3), 2)
+    in_memory.leave([3])
+    np.testing.assert_array_equal(resumed["w"], start(in_memory, world(1, 2), 4)["w"])
+
+
+def test_a_wish_before_the_start_is_granted_once_the_checkpoint_is_found(tmp_path: Path) -> None:
+    start(FedSteer(folder=str(tmp_path)), world(1, 2, 3), 2)
+    for _ in range(2):  # the same app submitted again asks for nothing impossible
+        strategy = FedSteer(folder=str(tmp_path))
+        strategy.leave([3])
+        start(strategy, world(1, 2), 2)
+        assert members(strategy) == {"client-1", "client-2"}
+    assert read_checkpoint(tmp_path / "checkpoint.safetensors")[1]["identities"]["left"] == [
+        "client-3"
+    ]
+
+
+def test_a_member_of_a_given_population_can_leave_before_the_first_round(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"folder": str(tmp_path), "population": {1: 11, 2: 12, 3: 13}}
+    strategy = FedSteer(**options)
+    strategy.leave([3])
+    start(strategy, world(1, 2), 1)
+    assert [row["weight_sum"] for row in Run(tmp_path).rounds] == [1.0]
+    again = FedSteer(**options)
+    start(again, world(1, 2), 2)
+    assert members(again) == {"client-1", "client-2"}
+
+
+def test_during_a_round_it_waits_for_its_end(tmp_path: Path) -> None:
+    strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0)
+    seen = []
+
+    def client(message: Any) -> Any:
+        if message.content["config"]["server-round"] == 2:
+            strategy.leave([1])
+            with pytest.raises(ConfigurationError, match="client-9"):
+                strategy.leave([9])
+            seen.append(members(strategy))
+        return drifting(2)(message)
+
+    start(strategy, FakeGrid({11: drifting(1), 12: client}), 2)
+    assert seen == [{"client-1", "client-2"}] and members(strategy) == {"client-2"}
+    assert Run(tmp_path).rounds[1]["active"] == 2  # it still had its part in that round
+
+
+def test_evaluation_is_between_rounds_and_a_kill_there_loses_nothing(tmp_path: Path) -> None:
+    def run(folder: Path, dies: bool) -> dict[str, Any]:
+        strategy = FedSteer(folder=str(folder))
+        grid = world(1, 2, 3)
+
+        def evaluate(number: int, record: ArrayRecord) -> MetricRecord:
+            if number == 2:
+                strategy.leave([3])
+                grid.offline.add(13)
+                if dies:
+                    raise KeyboardInterrupt
+            return MetricRecord({"accuracy": 0.5})
+
+        return start(strategy, grid, 4, evaluate_fn=evaluate)
+
+    whole = run(tmp_path / "whole", dies=False)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", dies=True)
+    np.testing.assert_array_equal(run(tmp_path / "killed", dies=False)["w"], whole["w"])
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_renamed_node_is_let_in_once_its_old_name_has_left(tmp_path: Path) -> None:
+    strategy = FedSteer(folder=str(tmp_path))
+    start(strategy, world(1, 2), 1)
+    renamed = FakeGrid({11: drifting(7), 12: drifting(2)})
+    start(strategy, renamed, 2)
+    assert "client-7" not in members(strategy)
+    strategy.leave([1])
+    start(strategy, renamed, 3)
+    assert members(strategy) == {"client-2", "client-7"}
+
+
+def test_nodes_without_a_name_can_leave_and_keys_too() -> None:
+    nameless = FedSteer()
+    start(nameless, FakeGrid({11: drifting(1, report=False), 12: drifting(2)}), 1)
+    nameless.leave(["node-11"])
+    assert members(nameless) == {"client-2"}
+    keyed = FedSteer(authenticated=True)
+    start(keyed, FakeGrid({11: drifting(1), 12: drifting(2)}, {11: b"one", 12: b"two"}), 1)
+    keyed.leave([key_name(b"one")])
+    assert members(keyed) == {key_name(b"two")}
+    assert keyed.identities.owners == {"2": key_name(b"two")}  # "1" is free again
+
+
+def test_checkpoints_from_before_anybody_could_leave() -> None:
+    packed = Identities(names={1: "client-1"}).pack()
+    del packed["left"]
+    identities = Identities()
+    identities.restore(packed)
+    assert identities.left == set() and identities.names == {1: "client-1"}
+
+
+def test_the_time_between_two_starts_is_not_counted_twice(tmp_path: Path) -> None:
+    strategy = FedSteer(folder=str(tmp_path))
+    strategy.store._began -= 1000.0  # as if the first start had taken so long
+    start(strategy, world(1), 1)
+    start(strategy, world(1), 2)
+    assert 1000 <= read_json(tmp_path / "result.json")["seconds"] < 1900
