@@ -236,8 +236,8 @@ def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
     holder = f"""
     import fcntl, sys
-    lock = open({str(tmp_path / "lock")!r}, "w")
-    fcntl.lockf(lock, fcntl.LOCK_EX)
+    lock = open({str(tmp_path / "rounds.jsonl")!r}, "ab")
+    fcntl.flock(lock, fcntl.LOCK_EX)
     print("held", flush=True)
     sys.stdin.read()
     """

@@ -23,11 +23,11 @@ import fedsteer
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
 from fedsteer.records.checkpoint import CHECKPOINT
+from fedsteer.records.claim import claim
 from fedsteer.records.files import plain
 from fedsteer.records.writer import STREAMS
 from fedsteer.steering.state import Arrays
 
-LOCK = "lock"
 Row = dict[str, Any]
 
 
@@ -40,7 +40,7 @@ class RunStore:
         self.last: Row = {}  # the last evaluation
         self.spent = 0.0  # seconds of earlier lives of this run
         self._records: RecordWriter | None = None
-        self._lock: IO[str] | None = None
+        self._lock: IO[bytes] | None = None
         self._began = self._round_began = time.perf_counter()
 
     @property
@@ -181,27 +181,15 @@ class RunStore:
     def _claim(self, patience: float) -> None:
         """One writer at a time: a ServerApp may live on for a while after its SuperLink's end."""
         assert self.folder is not None
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # pragma: no cover - not a POSIX system
-            return
         if self._lock is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / LOCK).open("w")
-        deadline = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() >= deadline:
-                    lock.close()
-                    raise ConfigurationError(
-                        f"another process is still writing to {self.folder}; wait for its end or "
-                        "choose another folder"
-                    ) from None
-                time.sleep(0.5)
+        lock = (self.folder / f"{STREAMS[0]}.jsonl").open("ab")
+        try:
+            claim(lock, self.folder, patience)
+        except ConfigurationError:
+            lock.close()
+            raise
         self._lock = lock
 
 
