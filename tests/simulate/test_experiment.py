@@ -69,7 +69,7 @@ def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
         ("[run]\nrounds = 2.5", "run.rounds must be int, not 2.5"),
         ("[run]\nrounds = true", "run.rounds must be int, not True"),
         ("[run]\nrounds = '5'", "run.rounds must be int, not '5'"),
-        ("[run]\nrounds = 0", "run.rounds must be from 1 to 1,000,000, not 0"),
+        ("[run]\nrounds = 0", "run.rounds must be from 1 to 1,000,000,000, not 0"),
         ("[run]\nevaluate_every = 0", "run.evaluate_every must be at least 1, not 0"),
         ("[run]\ncheckpoint_every = 0", "run.checkpoint_every must be at least 1, not 0"),
         ("[run]\ntest_share = 0", "run.test_share must be more than 0"),

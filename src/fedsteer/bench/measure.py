@@ -48,8 +48,8 @@ class Plan:
         return self.warm_up + self.trials * self.block + self.repeats * (self.lead_in + self.block)
 
 
-SHORT = {"a": Plan(3, 1, 5, 7, 2), "b": Plan(1, 1, 1, 3, 1), "c": Plan(1, 1, 1, 3, 1)}
-FULL = {"a": Plan(5, 2, 10, 15, 2), "b": Plan(1, 2, 1, 9, 1), "c": Plan(1, 2, 1, 9, 1)}
+SHORT = {"a": Plan(3, 3, 5, 9, 2), "b": Plan(1, 1, 1, 3, 1), "c": Plan(1, 1, 1, 3, 1)}
+FULL = {"a": Plan(5, 8, 10, 25, 2), "b": Plan(1, 2, 1, 9, 1), "c": Plan(1, 2, 1, 9, 1)}
 """For `fedsteer bench`, a minute or so, and for `benchmarks/peers`."""
 
 

@@ -74,7 +74,7 @@ class Model:
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
-MOST_ROUNDS, MOST_THREADS = 1_000_000, 1_024
+MOST_ROUNDS, MOST_THREADS = 1_000_000_000, 1_024
 
 
 @dataclass(frozen=True)

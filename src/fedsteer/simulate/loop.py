@@ -106,7 +106,7 @@ class Simulation:
         self.number += 1
         total = self.world.experiment.run.rounds
         drawn = self.trained + 1 if training else total + self.number
-        if not training and drawn > MOST_WARM_UP:
+        if not training and self.number > MOST_WARM_UP:
             raise ConfigurationError("the warm-up waits for a client that never takes part")
         available = self.world.participation.present(drawn).tolist()
         requests = self.rule.plan(self.state, self.number, available)
