@@ -102,13 +102,21 @@ def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["", "walk", "run --rouns 3", "run --rounds three", "run --device tpu", "report", "data eat"],
+    ["walk", "run --rouns 3", "run --rounds three", "run --device tpu", "report", "data eat"],
 )
 def test_what_argparse_refuses(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(command.split())
     assert ended.value.code == 2
-    assert "usage: fedsteer" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.startswith("fedsteer") and said.err.count("\n") == 1
+    assert "--help says more" in said.err
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and "usage: fedsteer" in said.err and "examples:" in said.err
 
 
 def test_a_mistake_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from fedsteer import __version__
 from fedsteer.errors import FedsteerError
@@ -23,11 +24,18 @@ EPILOG = """examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse, with one line for a mistake instead of the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run
 
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fedsteer",
         description="Federated learning that stays accurate when most clients are rarely there.",
         epilog=EPILOG,
@@ -42,7 +50,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    options = build_parser().parse_args(arguments)
+    parser, given = build_parser(), sys.argv[1:] if arguments is None else arguments
+    if not given:
+        parser.print_help(sys.stderr)
+        return 2
+    options = parser.parse_args(given)
     if "" not in sys.path:  # the current folder, where a user's "my_module:factory" lies
         sys.path.append("")
     try:
