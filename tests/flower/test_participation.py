@@ -15,7 +15,6 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.nodes import sample
 from fedsteer.flower.replies import brief, weighted_metrics
 from fedsteer.records import Run
 from fedsteer.records.files import read_json
@@ -171,66 +170,6 @@ def test_an_empty_world_costs_a_round_its_time_limit_and_no_more() -> None:
     strategy = FedSteer(fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=3, timeout=0.2)
     assert strategy.number == 3 and 0.3 < time.monotonic() - began < 5
-
-
-def test_a_sample_is_a_function_of_the_seed_and_the_round() -> None:
-    names = {node: f"client-{node}" for node in range(100)}
-    first = sample(names, 0.1, 1, 7, 3, "train")
-    assert len(first) == 10 and first == sample(
-        dict(reversed(names.items())), 0.1, 1, 7, 3, "train"
-    )
-    assert first != sample(names, 0.1, 1, 7, 4, "train")
-    assert first != sample(names, 0.1, 1, 8, 3, "train")
-    assert len(sample(names, 0.01, 5, 7, 3, "train")) == 5
-    assert sample(names, 0.0, 5, 7, 3, "train") == []
-    assert sample({}, 0.5, 5, 7, 3, "train") == []
-
-
-def test_a_fraction_is_asked_and_its_probability_is_used(tmp_path: Path) -> None:
-    grid = FakeGrid({c: drifting(c) for c in range(1, 11)})
-    strategy = FedSteer(
-        fraction_train=0.3, probabilities="sampling", fraction_evaluate=0.0, folder=str(tmp_path)
-    )
-    strategy.start(grid, arrays(**INITIAL), num_rounds=3)
-    assert [len(nodes) for nodes in grid.asked] == [3, 3, 3]
-    assert {row["probability"] for row in Run(tmp_path).clients} == {0.3}
-    assert Run(tmp_path).manifest["rule"]["options"]["probabilities"] == "sampling"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "fraction", "least", "asked"),
-    [(14, 0.1, 1, 1), (10, 0.05, 2, 2), (4, 0.01, 1, 1), (7, 0.5, 1, 4), (3, 0.4, 9, 3)],
-)
-def test_a_sample_weighs_one_in_the_mean(
-    nodes: int, fraction: float, least: int, asked: int
-) -> None:
-    points = {c: 10 + c for c in range(nodes)}
-    strategy = FedAvg(
-        fraction_train=fraction,
-        min_train_nodes=least,
-        probabilities="sampling",
-        population=points,
-        fraction_evaluate=0.0,
-    )
-    grid = FakeGrid({100 + c: drifting(c) for c in range(nodes)})
-    found = strategy.start(grid, arrays(**INITIAL), num_rounds=300).train_metrics_clientapp
-    assert {len(sent) for sent in grid.asked} == {asked}
-    sums = [float(found[number]["fedsteer-weight-sum"]) for number in found]  # type: ignore[arg-type]
-    # The standard error of a mean over 300 samples of `asked` among clients of unequal size.
-    sizes = np.array(list(points.values())) / np.mean(list(points.values()))
-    error = np.sqrt(sizes.var() / asked / 300)
-    assert np.mean(sums) == pytest.approx(1.0, abs=3 * error + 1e-9)
-
-
-def test_the_share_is_taken_of_those_who_are_online(tmp_path: Path) -> None:
-    grid = FakeGrid({c: drifting(c) for c in range(1, 11)})
-    grid.before = lambda sends: grid.offline.update(range(1, 1 + 3 * (sends + 1)))
-    strategy = FedSteer(
-        fraction_train=0.5, probabilities="sampling", fraction_evaluate=0.0, folder=str(tmp_path)
-    )
-    strategy.start(grid, arrays(**INITIAL), num_rounds=3)
-    found = {row["round"]: row["probability"] for row in Run(tmp_path).clients}
-    assert found == {1: pytest.approx(5 / 10), 2: pytest.approx(4 / 7), 3: pytest.approx(2 / 4)}
 
 
 def test_known_probabilities_are_used_and_strangers_to_them_are_not(tmp_path: Path) -> None:

@@ -363,13 +363,6 @@ def test_state_of_another_rule_is_refused(entry: Enrolled) -> None:
     assert state.memory is not None
 
 
-def test_a_state_keeps_where_probabilities_come_from_and_its_bound() -> None:
-    state = make_rule("fedavg", probabilities="shrunk", norm_bound=0.5).init(DIM, SIZES)
-    with pytest.raises(StateError, match=r"='shrunk', .* norm_bound=0\.5, not"):
-        make_rule("fedavg").plan(state, 1, [0])
-    make_rule("fedavg", probabilities="shrunk", norm_bound=0.5, seed=3).plan(state, 1, [0])
-
-
 @every_rule
 def test_a_round_writes_nothing_it_was_given(entry: Enrolled) -> None:
     played = start(entry.rule())

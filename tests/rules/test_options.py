@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fedsteer
-from fedsteer import RULES, ConfigurationError, Rule, make_rule
+from fedsteer import RULES, ConfigurationError, Rule, StateError, make_rule
 from fedsteer.rules import PRACTICAL, options
 from fedsteer.rules.options import build_options, default_of, describe_range
 
@@ -207,6 +207,13 @@ def test_every_option_explains_itself(name: str) -> None:
 def test_rules_are_known_by_their_name(name: str) -> None:
     rule = make_rule(name)
     assert rule.name == name and isinstance(rule, Rule) and type(rule) is RULES[name]
+
+
+def test_a_state_keeps_where_probabilities_come_from_and_its_bound() -> None:
+    state = make_rule("fedavg", probabilities="shrunk", norm_bound=0.5).init(3, [1.0, 2.0])
+    with pytest.raises(StateError, match=r"='shrunk', .* norm_bound=0\.5, not"):
+        make_rule("fedavg").plan(state, 1, [0])
+    make_rule("fedavg", probabilities="shrunk", norm_bound=0.5, seed=3).plan(state, 1, [0])
 
 
 def test_describe_range() -> None:
