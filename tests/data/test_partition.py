@@ -253,3 +253,14 @@ def test_ten_thousand_clients_share_the_digits() -> None:
         # No label is left out or preferred: a client of 11 points over 5 labels has one odd point.
         share = who_holds_what(partition, labels).sum(axis=0) / partition.sizes.sum()
         np.testing.assert_allclose(share, 0.1, atol=0.02)
+
+
+@pytest.mark.parametrize(("clients", "gamma"), [(10, 0.9), (10, 0.7), (7, 0.5)])
+def test_label_groups_without_points_take_what_both_have(clients: int, gamma: float) -> None:
+    labels = np.repeat(np.arange(4), [400, 300, 200, 500])
+    found = label_groups(labels, clients, gamma, None, seed=0)
+    used = np.concatenate(found.indices)
+    assert len(used) == len(set(used.tolist()))
+    most = round(np.mean([len(own) for own in found.indices]))
+    with pytest.raises(ConfigurationError):
+        label_groups(labels, clients, gamma, int(1.1 * most) + 2, seed=0)

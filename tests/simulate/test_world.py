@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment import Experiment, load_experiment
 from fedsteer.simulate.world import World, build_world
 from tests.simulate.small import small
 
@@ -63,8 +63,6 @@ def test_partitions(kind: str, points: Any, replace: bool) -> None:
 def test_all_points_where_none_is_said() -> None:
     settings = {"partition.kind": "iid", "partition.points": "none"}
     assert build_world(small(settings), 0).sizes.sum() == 200
-    with pytest.raises(ConfigurationError, match=r"partition\.points must be a number"):
-        build_world(small({"partition.points": "none"}), 0)
 
 
 def participations(folder: Path) -> dict[str, dict[str, Any]]:
@@ -178,3 +176,11 @@ def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     settings = {"participation.kind": "trace", "participation.trace": str(tmp_path / "no.csv")}
     with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
         build_world(small(settings), 0)
+
+
+def test_an_empty_experiment_file_runs(tmp_path: Path) -> None:
+    """Its defaults fit each other: as many points a client as both label groups have."""
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    world = build_world(load_experiment(str(path)), 0)
+    assert sorted(set(world.sizes.tolist())) == [4, 40]  # as in the shipped experiment

@@ -26,7 +26,7 @@ def label_groups(
     labels: Indices,
     clients: int = 100,
     gamma: float = 0.9,
-    points: int = 100,
+    points: int | None = 100,
     *,
     seed: int,
     labels_per_client: float = 1.0,
@@ -36,7 +36,8 @@ def label_groups(
 
     A client holds a share `labels_per_client` of its group's labels, drawn anew for each client,
     and its points are spread over them as evenly as the data allows. Clients share no points
-    unless `replace` is set; each client's own points are distinct.
+    unless `replace` is set; each client's own points are distinct. `points` None: as many as both
+    groups have.
     """
     labels = checked_labels(labels, clients, seed)
     classes = int(labels.max()) + 1
@@ -49,7 +50,12 @@ def label_groups(
     common_clients = round(gamma * clients)
     if not 0 < common_clients < clients:
         raise ConfigurationError(f"gamma={gamma} of {clients} clients leaves a group empty")
-    sizes = tuple(_floor(points / 2 / share) for share in (gamma, 1 - gamma))
+    shares = gamma, 1 - gamma
+    if points is None:
+        common = np.count_nonzero(labels < classes // 2)
+        each = common // common_clients, (len(labels) - common) // (clients - common_clients)
+        points = min(_floor(2 * s * n) for s, n in zip(shares, each, strict=True))
+    sizes = tuple(_floor(points / 2 / share) for share in shares)
     if min(sizes) < 1:
         raise ConfigurationError(f"points={points} leaves a group without data")
 

@@ -160,8 +160,6 @@ def _partition(plan: PartitionPlan, dataset: Dataset, seed: int) -> Partition:
     labels, clients = dataset.train_labels, plan.clients
     shared: dict[str, Any] = {"points": plan.points, "seed": seed, "replace": plan.replace}
     if plan.kind == "label-groups":
-        if plan.points is None:
-            raise ConfigurationError("partition.points must be a number for label-groups")
         return datasets.label_groups(
             labels, clients, plan.gamma, labels_per_client=plan.labels_per_client, **shared
         )
