@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+COLUMNS = {
+    "weight": "weights",
+    "probability": "probabilities",
+    "norm": "norms",
+    "relative_error": "relative_errors",
+    "refreshed_error": "refreshed_errors",
+    "cosine": "cosines",
+    "staleness": "staleness",
+}
+"""Of clients.jsonl, and where the diagnostics have them."""
+
 
 def round_row(number: int, happened: Any, **more: Any) -> dict[str, Any]:
     """One row of rounds.jsonl."""
@@ -27,27 +38,16 @@ def client_rows(
     number: int,
     happened: Any,
     collected: Collection[Any] = (),
-    extras: Mapping[Any, Mapping[str, Any]] | None = None,
+    extras: Mapping[Any, dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of clients.jsonl; `extras` are further columns per client."""
+    names = ("round", "client", "event", *COLUMNS)
+    columns = [getattr(happened, column).tolist() for column in COLUMNS.values()]
     rows: list[dict[str, Any]] = []
-    for i, client in enumerate(happened.clients):
-        event = "fresh" if happened.fresh[i] else "refresh"
-        rows.append(
-            {
-                "round": number,
-                "client": client,
-                "event": "collect" if client in collected else event,
-                "weight": happened.weights[i],
-                "probability": happened.probabilities[i],
-                "norm": happened.norms[i],
-                "relative_error": happened.relative_errors[i],
-                "refreshed_error": happened.refreshed_errors[i],
-                "cosine": happened.cosines[i],
-                "staleness": happened.staleness[i],
-            }
-            | dict((extras or {}).get(client, {}))
-        )
+    for client, fresh, *values in zip(happened.clients, happened.fresh, *columns, strict=True):
+        event = "collect" if client in collected else "fresh" if fresh else "refresh"
+        row = dict(zip(names, (number, client, event, *values), strict=True))
+        rows.append(row | (extras or {}).get(client, {}))
     return rows + refused_rows(number, happened.dropped)
 
 

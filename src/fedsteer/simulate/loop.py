@@ -203,7 +203,7 @@ class Simulation:
             collected=len(asked.collect),
             bytes_up=up,
             bytes_down=down,
-            train_loss=float(np.mean(trained.losses)) if count else None,
+            train_loss=float(trained.losses.mean()) if count else None,
             server_bytes=held,
         )
 
@@ -230,8 +230,6 @@ class Simulation:
         }
 
     def _client_rows(self, asked: Requests, trained: Trained, step: Step) -> list[dict[str, Any]]:
-        extras = {
-            client: {"loss": trained.losses[i], "steps": int(trained.steps[i])}
-            for i, client in enumerate(asked.everyone)
-        }
+        told = zip(asked.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
+        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in told}
         return client_rows(self.number, step.diagnostics, set(asked.collect), extras)

@@ -62,11 +62,9 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        unknown = self._sizes_of(self.roster.find(round.clients)) <= 0
-        if not unknown.any():
-            return {}
+        sizes = self._sizes_of(self.roster.find(round.clients)).tolist()
         reason = "is unknown: pass sizes with the round to let it join"
-        return {i: reason for i in unknown.nonzero()[0].tolist()}
+        return {i: reason for i, size in enumerate(sizes) if size <= 0}
 
     def activate(self, round: Round, *, weighs: bool, max_weight: float | None) -> Active:
         """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""

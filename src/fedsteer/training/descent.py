@@ -44,8 +44,8 @@ class Descent:
             back = torch.softmax(logits, dim=1).mul_(batch.weights).sub_(batch.hits)
             give(batch.into, self.upper.descend(self._masked(back)))
             self.moved = True
-        odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1).gather(1, labels)
-        losses: NDArray[np.float32] = torch.bmm(odds, room.weights_by_point).numpy()
+        odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
+        losses: NDArray[np.float32] = torch.bmm(odds.flatten(1).unsqueeze(1), room.hit).numpy()
         return -losses.reshape(-1).astype(np.float64)
 
     def _batches(self, places: Tensor | None) -> Iterator[tuple[Batch, Callable[..., object]]]:

@@ -32,7 +32,7 @@ from fedsteer.training.orders import Order
 from fedsteer.training.products import Products
 from fedsteer.training.threaded import using
 from fedsteer.training.upper import Parts, Upper
-from fedsteer.training.workspace import Shape, Workspace
+from fedsteer.training.workspace import Shape, Workspace, keep_freed_memory
 
 WIDE = 256
 """Fewest inputs of the first layer: with less, steps are short and their number of calls counts."""
@@ -67,7 +67,9 @@ class Pointwise:
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
         self.products = Products(room=self.images.numel() // 2)
         self._workspace: Workspace | None = None
+        self._shared: list[Parts] | None = None  # views of the workspace
         self._above = Upper(self.layers[1:], self.first.activation)
+        keep_freed_memory()
 
     def suits(self, orders: Sequence[Order]) -> bool:
         """Plain steps of clients with few points, and about as many each."""
@@ -104,11 +106,7 @@ class Pointwise:
         steps = self.how.epochs * -(-np.array(sizes) // batch)
         room = self._room(sizes, batch)
         every = torch.from_numpy(_filled(clients, most))
-        if all(order.start is start for order in orders):
-            starts = start.expand(len(orders), -1)
-        else:
-            starts = torch.stack([order.start for order in orders])
-        first, *upper = self._parts(starts)
+        first, *upper = self._starts(orders, room)
         torch.index_select(self.images, 0, every, out=room.rows)
         torch.baddbmm(first.bias.mT, room.images, first.matrix.mT, out=room.outputs)
         with using(1):  # all that is small
@@ -126,6 +124,16 @@ class Pointwise:
         torch.cat(small, dim=1, out=updates[:, self.first.bias :])
         return Trained(updates, steps, losses / (self.how.rate * steps))
 
+    def _starts(self, orders: Sequence[Order], room: Workspace) -> list[Parts]:
+        """The weights of every layer that clients start from."""
+        start = orders[0].start
+        if any(order.start is not start for order in orders):
+            return self._parts(torch.stack([order.start for order in orders]))
+        if self._shared is None:
+            self._shared = self._parts(room.start.expand(len(orders), -1))
+        room.start.copy_(start)
+        return self._shared
+
     def _parts(self, flat: Tensor) -> list[Parts]:
         """The weights of every layer, views of (clients, d)."""
         parts = iter(flat.split(self._lengths, dim=1))
@@ -136,10 +144,11 @@ class Pointwise:
 
     def _room(self, sizes: tuple[int, ...], batch: int) -> Workspace:
         inside, outside, room = self.first.inside, self.first.outside, self._workspace
-        shape = Shape(len(sizes), max(sizes), batch, inside, outside, self.rows, self.classes)
+        most, rows, classes = max(sizes), self.rows, self.classes
+        shape = Shape(len(sizes), most, batch, inside, outside, rows, classes, self.dim)
         if room is None or room.shape != shape:
             room = Workspace(shape, None if room is None else room.memory, self.images)
-            self._workspace = room
+            self._workspace, self._shared = room, None
         if room.sizes != sizes:
             room.weights.copy_(_weights(sizes, batch, self.how.rate))
             room.sizes = sizes

@@ -23,8 +23,9 @@ class Products:
     def of(self, clients: Sequence[NDArray[np.int64]], images: Tensor, into: Tensor) -> None:
         """To `into` (clients, n, n), zero behind the last point; images (clients, n, inputs)."""
         found = [self._one(points, images, place) for place, points in enumerate(clients)]
-        if all(len(products) == images.shape[1] for products in found):
-            torch.stack(found, out=into)
+        count = images.shape[1]
+        if all(len(points) == count for points in clients):
+            torch.cat(found, out=into.view(-1, count))
             return
         for products, room in zip(found, into.zero_(), strict=True):
             room[: len(products), : len(products)] = products

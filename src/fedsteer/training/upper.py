@@ -93,11 +93,12 @@ class Upper:
 
         Returns the same of what `forward` took.
         """
+        given = back.mT
         for layer in reversed(self._layers):
-            further = torch.bmm(back.mT, layer.matrix)
-            layer.weights.baddbmm_(back, layer.inputs, alpha=-1)
-            back = activation_gradient(layer.values, further, layer.before).mT
-        return back.mT
+            further = torch.bmm(given, layer.matrix)
+            layer.weights.baddbmm_(back if layer.last else given.mT, layer.inputs, alpha=-1)
+            given = activation_gradient(layer.values, further, layer.before)
+        return given
 
     def moved(self) -> list[Tensor]:
         """(c, ...) start - end of every matrix and bias, one after the other."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -22,6 +23,7 @@ class Shape(NamedTuple):
     outside: int
     rows: int  # of the last product: `outside`, and some that mean nothing
     classes: int
+    dim: int  # of the model
 
 
 class Batch(NamedTuple):
@@ -35,6 +37,17 @@ class Batch(NamedTuple):
     weights: Tensor  # (clients, 1, batch)
 
 
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory of a round's updates for those of the next.
+
+    glibc hands the end of its heap back to the system where more is free there than twice the
+    largest block it ever freed by itself, up to 32 MiB (mallopt(3), dynamic mmap threshold); what
+    is handed back costs a page fault for every 4 KiB when it is needed again. One large block,
+    never touched, raises that bound for good. Other C libraries do not notice.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
+
+
 class Workspace:
     """All memory of a round, with anything in it.
 
@@ -42,15 +55,16 @@ class Workspace:
     products    (clients, points, points)
     outputs     (clients, points, outside) of the first layer at its start, not yet activated
     given       (clients, points, outside) what each point gave back so far, in `padded`
-    hits        (clients, classes, points) the weights of points, each at its label
-    weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers; and
-                transposed as `weights_by_point`
+    hits        (clients, classes, points) the weights of points, each at its label; and as one
+                column a client `hit`
+    weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
+    start       (d,) the model that all clients start from, where it is one
     """
 
     def __init__(self, shape: Shape, memory: Tensor | None, like: Tensor) -> None:
         """`memory` is that of an earlier one; where it is too short, there is new one."""
         self.shape = shape
-        clients, points, _, inside, outside, rows, classes = shape
+        clients, points, _, inside, outside, rows, classes, dim = shape
         shapes = [
             (clients, points, inside),
             (clients, points, points),
@@ -58,16 +72,17 @@ class Workspace:
             (clients, points, rows),
             (clients, classes, points),
             (clients, 1, points),
+            (dim,),
         ]
         lengths = [math.prod(each) for each in shapes]
         if memory is None or len(memory) < sum(lengths):
             memory = like.new_empty(sum(lengths))
         self.memory = memory
         parts = memory[: sum(lengths)].split(lengths)
-        self.images, self.products, self.outputs, self.padded, self.hits, self.weights = (
-            part.view(each) for part, each in zip(parts, shapes, strict=True)
-        )
-        self.rows, self.weights_by_point = self.images.flatten(0, 1), self.weights.mT
+        shaped = [part.view(each) for part, each in zip(parts, shapes, strict=True)]
+        self.images, self.products, self.outputs, self.padded, *shaped = shaped
+        self.hits, self.weights, self.start = shaped
+        self.rows, self.hit = self.images.flatten(0, 1), self.hits.flatten(1).unsqueeze(2)
         self.given = self.padded.zero_()[:, :, :outside]
         self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
         self.first = [

@@ -22,6 +22,7 @@ CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 24
 WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
+SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
 
 def _blocks(dim: int, device: torch.device, widened: int = 0) -> Iterator[slice]:
@@ -52,7 +53,7 @@ def _inner(left: Tensor, right: Tensor) -> Tensor:
 
 def _squares(block: Tensor) -> Tensor:
     """Squared norms of the rows. Not by vecdot: that writes all squares out before it sums them."""
-    if block.device.type == "cpu":  # which sums a row in the lanes of a vector: in pieces already
+    if block.is_cpu:  # which sums a row in the lanes of a vector: in pieces already
         return torch.linalg.vector_norm(block, dim=1).square_()
     whole = block.shape[1] - block.shape[1] % PIECE
     result = torch.linalg.vector_norm(block[:, whole:], dim=1).square().double()
@@ -67,8 +68,8 @@ def _wide(array: Tensor) -> torch.dtype:
 
 
 def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
-    short = torch.from_numpy(values.astype(str(dtype).removeprefix("torch.")))
-    return short if like.device.type == "cpu" else short.to(like.device)
+    short = torch.from_numpy(values.astype(SHORT[dtype]))
+    return short if like.is_cpu else short.to(like.device)
 
 
 def _part(array: Tensor, block: slice) -> Tensor:
@@ -81,9 +82,8 @@ def _as(array: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _host(array: Tensor) -> Floats:
-    near = array if array.device.type == "cpu" else array.cpu()
-    result: Floats = near.numpy().astype(np.float64)
-    return result
+    near: NDArray[Any] = array.numpy(force=True)
+    return near.astype(np.float64)
 
 
 def _fused(updates: Tensor) -> Any:
@@ -161,7 +161,7 @@ def one_pass(
 def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     """One way back for all of them: every one waits for the device."""
     parts = list(sums.values())
-    if all(part.device.type == "cpu" for part in parts):
+    if all(part.is_cpu for part in parts):
         return {name: _host(part) for name, part in sums.items()}
     back = _host(torch.cat([part.reshape(-1) for part in parts]))
     pieces = np.split(back, np.cumsum([part.numel() for part in parts[:-1]]))
