@@ -12,7 +12,7 @@ checkpoint of a newer version, or with fields this release does not know, is ref
 from __future__ import annotations
 
 import copy as copying
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
@@ -124,12 +124,15 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or library_of(value) == "torch"
 
 
-def _arrays(component: Component) -> Iterator[Array]:
-    for value in vars(component).values():
-        if isinstance(value, Component):
-            yield from _arrays(value)
-        elif _is_array(value):
-            yield value
+def _arrays(component: Component) -> list[Array]:
+    found, parts = list[Array](), [component]
+    for part in parts:  # which grows
+        for value in vars(part).values():
+            if isinstance(value, Component):
+                parts.append(value)
+            elif not isinstance(value, (float, str, list)) and _is_array(value):
+                found.append(value)
+    return found
 
 
 def _clone(component: Component) -> Component:

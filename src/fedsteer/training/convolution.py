@@ -27,7 +27,9 @@ from torch.nn import functional as F
 from fedsteer.training.gpu import kernels_beside
 
 KERNELS = "convolution_kernels"
-_threshold_backward = torch.ops.aten.threshold_backward.default  # found once: a call is short
+# Found once: a call is short.
+_threshold_backward = torch.ops.aten.threshold_backward.default
+_threshold_backward_into = torch.ops.aten.threshold_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -119,14 +121,20 @@ def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
     return reference_spread(back, which, sides)
 
 
-def activation_gradient(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
-    """The gradient before an activation whose outputs these are."""
+def activation_gradient(
+    outputs: Tensor, back: Tensor, activation: str, into: Tensor | None = None
+) -> Tensor:
+    """The gradient before an activation whose outputs these are, where wanted put `into` place."""
     if activation == "relu":
-        found: Tensor = _threshold_backward(back, outputs, 0)
+        found: Tensor = (
+            _threshold_backward(back, outputs, 0)
+            if into is None
+            else _threshold_backward_into(back, outputs, 0, grad_input=into)
+        )
         return found
     if activation == "tanh":
-        return back * (1 - outputs * outputs)
-    return back
+        return torch.mul(back, 1 - outputs * outputs, out=into)
+    return back if into is None else into.copy_(back)
 
 
 def activate_(values: Tensor, activation: str) -> Tensor:

@@ -35,24 +35,28 @@ class Descent:
             labels = labels.gather(2, places.unsqueeze(1))
         room.hits.zero_().scatter_(1, labels, room.weights)
         seen = []
-        for batch, give in self._batches(places):
+        for batch, add in self._batches(places):
             values = batch.outputs
             if self.moved:
                 values = torch.baddbmm(values, batch.across, batch.given, alpha=-1)
             logits = self._masked(self.upper.forward(values))
             seen.append(logits)
             back = torch.softmax(logits, dim=1).mul_(batch.weights).sub_(batch.hits)
-            give(batch.into, self.upper.descend(self._masked(back)))
+            given = self.upper.descend(self._masked(back), None if add else batch.into)
+            if add is not None:
+                add(batch.into, given)
             self.moved = True
         odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
         losses: NDArray[np.float32] = torch.bmm(odds.flatten(1).unsqueeze(1), room.hit).numpy()
         return -losses.reshape(-1).astype(np.float64)
 
-    def _batches(self, places: Tensor | None) -> Iterator[tuple[Batch, Callable[..., object]]]:
-        """Batches, and how what they give back is put into its place."""
+    def _batches(
+        self, places: Tensor | None
+    ) -> Iterator[tuple[Batch, Callable[..., object] | None]]:
+        """Batches, and how to add what they give back to what is there; None: nothing is yet."""
         room = self.room
         if places is None and not self.moved:
-            return ((batch, Tensor.copy_) for batch in room.first)
+            return ((batch, None) for batch in room.first)
         if places is None:
             return ((b, Tensor.add_) for b in room.batches(room.outputs, room.products, room.given))
         if not self.moved:

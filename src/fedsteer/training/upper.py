@@ -88,16 +88,20 @@ class Upper:
             below = torch.bmm(layer.inputs, layer.weights.mT)
         return below.mT
 
-    def descend(self, back: Tensor) -> Tensor:
+    def descend(self, back: Tensor, into: Tensor | None) -> Tensor:
         """A step; `back` (c, classes, batch) is rate times the gradient of the logits.
 
-        Returns the same of what `forward` took.
+        Returns the same of what `forward` took, where wanted put `into` place.
         """
         given = back.mT
+        if not self._layers:
+            return given if into is None else into.copy_(given)
+        lowest = self._layers[0]
         for layer in reversed(self._layers):
             further = torch.bmm(given, layer.matrix)
             layer.weights.baddbmm_(back if layer.last else given.mT, layer.inputs, alpha=-1)
-            given = activation_gradient(layer.values, further, layer.before)
+            place = into if layer is lowest else None
+            given = activation_gradient(layer.values, further, layer.before, place)
         return given
 
     def moved(self) -> list[Tensor]:
