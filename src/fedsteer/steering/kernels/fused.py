@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ BESIDE = 24  # registers for all else; fewer spill
 STAGES = 4  # steps read ahead, and one
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
 REGISTERS_PER_PROCESSOR, MOST_PROGRAMS = 65_536, 32
+LONG = 1 << 31  # what no 32 bits can hold
+_compiled = dict[tuple[object, ...], Any]()
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def one_pass(
     sums: Floats = partial.sum(dim=1, dtype=torch.float64).cpu().numpy()
     inner = cut.width * cut.count
     products = sums[:inner].reshape(cut.width, cut.count)[:width, :count].copy()
-    gram = sums[cut.places[chosen[:, None], chosen]]
+    gram = sums[cut.places[chosen[:, None], chosen]] if len(chosen) else np.zeros((0, 0))
     return Pass(delta, products, sums[inner : inner + count].copy(), gram, float(sums[-1]))
 
 
@@ -139,17 +142,26 @@ def launch(
     picked = updates  # not looked at
     if rows is not None:
         picked = torch.as_tensor(np.pad(rows, (0, missing), "edge"), device=device)
+    added = delta if base is None else base
+    strides = updates.stride(0), known.stride(0)
+    given = (
+        updates, known, added, picked, delta, partial, dim, *strides, float(base_scale), count,
+        (*weights.tolist(), *[0.0] * (cut.count - count)),
+        (*coefficients.tolist(), *[0.0] * (missing + 1)),  # one too many: never empty
+        cut.count, cut.width, cut.sums, cut.gram, rows is not None, base is not None,
+        cut.positions, STAGES, GROUP, WARP,
+    )  # fmt: skip
+    # All that Triton compiles another kernel for; its own way to find that out takes longer.
+    long = [stride >= LONG for stride in strides]
+    types = updates.dtype, known.dtype, added.dtype, picked.dtype
+    key = (cut, rows is None, base is None, *types, *long, device)
     with torch.cuda.device_of(updates):
-        fused_kernel.sweep[(programs,)](
-            updates, known, delta if base is None else base, picked, delta, partial,
-            dim, updates.stride(0), known.stride(0), base_scale, count,
-            (*weights.tolist(), *[0.0] * (cut.count - count)),
-            (*coefficients.tolist(), *[0.0] * (missing + 1)),  # one too many: never empty
-            COUNT=cut.count, WIDTH=cut.width, SUMS=cut.sums, GRAM=cut.gram,
-            PICKED=rows is not None, BASE=base is not None, POSITIONS=cut.positions,
-            STAGES=STAGES, GROUP=GROUP, WARP=WARP,
-            num_warps=1, num_stages=STAGES, maxnreg=cut.registers,
-        )  # fmt: skip
+        if (kernel := _compiled.get(key)) is not None:
+            kernel[(programs, 1, 1)](*given)
+        else:
+            _compiled[key] = fused_kernel.sweep[(programs,)](
+                *given, num_warps=1, num_stages=STAGES, maxnreg=cut.registers
+            )
     return delta, partial
 
 
