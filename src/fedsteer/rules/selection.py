@@ -122,6 +122,8 @@ def fill_vacant(
     casting: Casting, owners: Owners, active: Active, squared_norms: Floats
 ) -> list[tuple[int, int, ClientId]]:
     """(column, position, client): first seen, first in, until k columns are there."""
+    if None not in owners:
+        return []
     vacant = [column for column, owner in enumerate(owners) if owner is None]
     usable = [i for i in casting.candidates if squared_norms[i] > 0]
     return [(c, i, active.clients[i]) for c, i in zip(vacant, usable, strict=False)]

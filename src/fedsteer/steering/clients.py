@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.steering.kernels import Floats, Integers, kernels_for
+from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster
@@ -62,9 +63,9 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        sizes = self._sizes_of(self.roster.find(round.clients)).tolist()
+        sizes, places = self.sizes.values, self.roster.places(round.clients)
         reason = "is unknown: pass sizes with the round to let it join"
-        return {i: reason for i, size in enumerate(sizes) if size <= 0}
+        return {i: reason for i, slot in enumerate(places) if slot < 0 or sizes[slot] <= 0}
 
     def activate(self, round: Round, *, weighs: bool, max_weight: float | None) -> Active:
         """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
@@ -74,10 +75,10 @@ class Clients(Component):
         sizes, given = round.sizes, round.probabilities
         if sizes is None:  # strangers to a closed population were refused
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
-        fresh = np.ones(count, dtype=bool)
+        fresh = _everybody(count)
         if round.refresh:
             only_refresh = set(round.refresh)
-            fresh[:] = [client not in only_refresh for client in round.clients]
+            fresh = np.array([client not in only_refresh for client in round.clients])
         if weighs:
             inverse = self.probability.inverse(slots, round.number, given, fresh)
         else:
@@ -171,6 +172,14 @@ class Clients(Component):
         sizes: Floats = self.sizes[np.maximum(slots, 0)]  # a copy
         sizes[slots < 0] = 0.0
         return sizes
+
+
+@lru_cache(maxsize=16)
+def _everybody(count: int) -> Flags:
+    """(count,) True, not to be written into."""
+    flags = np.ones(count, dtype=bool)
+    flags.flags.writeable = False
+    return flags
 
 
 def _grown(sizes: Floats, old_sizes: Floats) -> float:

@@ -39,19 +39,23 @@ class Roster(Component):
         """The first slot never used."""
         return self.dense + len(self.ids) + len(self.free)
 
-    def find(self, clients: Sequence[ClientId]) -> Integers:
+    def places(self, clients: Sequence[ClientId]) -> list[int]:
         """The slot of each client, -1 where the roster does not know it."""
         dense, slot_of = self.dense, self._slot_of
-        slots = [
+        return [
             client if isinstance(client, int) and 0 <= client < dense else slot_of.get(client, -1)
             for client in clients
         ]
-        return np.array(slots, dtype=np.int64)
+
+    def find(self, clients: Sequence[ClientId]) -> Integers:
+        """The same as an array."""
+        return np.array(self.places(clients), dtype=np.int64)
 
     def preview(self, clients: Sequence[ClientId]) -> Integers:
         """As `find`, with the slots that `enrol` would give to newcomers; writes nothing."""
-        slots = self.find(clients)
-        if not len(slots) or slots.min() >= 0:
+        places = self.places(clients)
+        slots = np.array(places, dtype=np.int64)
+        if -1 not in places:
             return slots
         newcomers = sorted(np.flatnonzero(slots < 0).tolist(), key=lambda i: id_order(clients[i]))
         ahead = self.free[::-1] + [

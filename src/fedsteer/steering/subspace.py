@@ -79,7 +79,7 @@ class Subspace(Component):
 
     def read(self, slots: Integers) -> Floats:
         """(m, k) z_i in today's basis."""
-        stored = self.coordinates[slots].copy()
+        stored: Floats = self.coordinates[slots]  # a copy
         if not len(self.maps):
             return stored
         behind = self.versions[slots]
@@ -91,7 +91,8 @@ class Subspace(Component):
     def write(self, slots: Integers, coordinates: Floats) -> None:
         """z_i <- coordinates, given in today's basis."""
         self.coordinates[slots] = coordinates
-        self.versions[slots] = len(self.maps)
+        if len(self.maps):  # else all versions are 0
+            self.versions[slots] = len(self.maps)
 
     def sweep(self, active: Active, coefficients: Floats, gram_of: Integers, precise: bool) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
@@ -99,7 +100,7 @@ class Subspace(Component):
             active.updates,
             active.weights,
             self.rows,
-            coefficients * self.estimate_scale * self._stretch(),
+            coefficients * self._raw_scale(),
             gram_of=gram_of,
             precise=precise,
         )
@@ -118,7 +119,7 @@ class Subspace(Component):
     def estimate_products(self, stored: Floats, products: Floats) -> tuple[Floats, Floats]:
         """(m,) g_i . estimate_i and |estimate_i|^2 for stored coordinates, in k dimensions."""
         scaled = stored * self.estimate_scale  # the estimates as combinations of raw columns
-        return (scaled.T * products).sum(axis=0), (scaled @ self.gram * scaled).sum(axis=1)
+        return np.vecdot(scaled, products.T), np.vecdot(scaled @ self.gram, scaled)
 
     def own_coordinates(
         self,
@@ -146,8 +147,7 @@ class Subspace(Component):
         if self.rows is None:
             dtype = kernels.dtype_name(like)
             return kernels.allocate((len(slots), like.shape[1]), like, dtype)
-        scale = self.estimate_scale * self._stretch()
-        return kernels.combine(self.read(slots) * scale, self.rows)
+        return kernels.combine(self.read(slots) * self._raw_scale(), self.rows)
 
     def renew(
         self,
@@ -250,6 +250,11 @@ class Subspace(Component):
         self.gram = self.gram.copy()
         self.gram[:, columns] = exact
         self.gram[columns] = exact.T
+
+    def _raw_scale(self) -> Floats:
+        """Factor from `rows` to the columns that stored coordinates refer to."""
+        scale = self.estimate_scale
+        return scale if self.stretch is None else scale * self.stretch
 
     def _stretch(self) -> Floats:
         return np.ones(len(self.owners)) if self.stretch is None else self.stretch
