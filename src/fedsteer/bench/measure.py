@@ -45,7 +45,7 @@ class Plan:
     @property
     def rounds(self) -> int:
         """Rounds that everybody has done in the end."""
-        return self.warm_up + self.trials * self.block + self.repeats * (self.lead_in + self.block)
+        return self.warm_up + (self.trials + self.repeats) * (self.lead_in + self.block)
 
 
 SHORT = {"a": Plan(3, 3, 5, 9, 2), "b": Plan(1, 1, 1, 3, 1), "c": Plan(1, 1, 1, 3, 1)}
@@ -62,7 +62,8 @@ class Timed:
     facts: dict[str, Any]
     start_up: float  # seconds until it was ready
     warm_up: float  # seconds of the warm-up rounds
-    tried: dict[str, float]  # seconds a round of every variant, from the trials
+    tried: dict[str, float]  # seconds a round of every variant, the best of its trials
+    trials: list[float] = field(default_factory=list)  # seconds a round of this one
     seconds: list[float] = field(default_factory=list)  # a round, one per repetition
     distance: float | None = None  # of the final weights to the plain loop's, relative
 
@@ -167,39 +168,42 @@ def _fastest(
     side: Side, plan: Plan, folder: Path, python: str, cores: int, tell: Tell
 ) -> tuple[Worker, Timed]:
     """The fastest variant of a side, warmed up; the others are gone."""
-    best: tuple[Worker, Timed] | None = None
+    candidates: list[tuple[Worker, Timed]] = []
     tried: dict[str, float] = {}
     trouble: WorkerFailed | None = None
-    for variant in side.variants(cores):
-        tell(f"{side.title}: {variant.label}")
-        try:
-            worker = Worker(side, variant, folder, python)
-        except WorkerFailed as error:
-            trouble = error
-            continue
-        try:
-            warm_up = worker.rounds(plan.warm_up)
-            blocks = [worker.rounds(plan.block) / plan.block for _ in range(plan.trials)]
-        except WorkerFailed as error:
-            trouble = error
+    try:
+        for variant in side.variants(cores):
+            tell(f"{side.title}: {variant.label}")
+            try:
+                worker = Worker(side, variant, folder, python)
+            except WorkerFailed as error:
+                trouble = error
+                continue
+            entry = Timed(side, variant, worker.facts, worker.start_up, math.inf, tried)
+            candidates.append((worker, entry))
+        for trial in range(1 + plan.trials):  # in turns, like what counts; the first warms up
+            for worker, entry in list(candidates):
+                try:
+                    if not trial:
+                        entry.warm_up = worker.rounds(plan.warm_up)
+                        continue
+                    if plan.lead_in:
+                        worker.rounds(plan.lead_in)
+                    entry.trials.append(worker.rounds(plan.block) / plan.block)
+                except WorkerFailed as error:
+                    trouble = error
+                    candidates.remove((worker, entry))
+                    worker.close()
+        if not candidates:
+            assert trouble is not None
+            raise trouble
+        tried |= {e.variant.label: min(e.trials, default=e.warm_up) for _, e in candidates}
+        best = min(candidates, key=lambda candidate: tried[candidate[1].variant.label])
+        candidates.remove(best)
+        return best
+    finally:
+        for worker, _ in candidates:
             worker.close()
-            continue
-        except BaseException:
-            worker.close()
-            if best is not None:
-                best[0].close()
-            raise
-        tried[variant.label] = min(blocks, default=warm_up)
-        if best is None or tried[variant.label] < tried[best[1].variant.label]:
-            if best is not None:
-                best[0].close()
-            best = worker, Timed(side, variant, worker.facts, worker.start_up, warm_up, tried)
-        else:
-            worker.close()
-    if best is None:
-        assert trouble is not None
-        raise trouble
-    return best
 
 
 def _compare(
