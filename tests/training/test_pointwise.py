@@ -98,8 +98,27 @@ def test_who_was_not_here_for_longest_goes_first() -> None:
         return clients[which].tobytes()
 
     kept = [ask(which) for which in (0, 1, 0, 2)]
-    assert list(products._kept) == [kept[0], kept[3]]
+    assert list(products._row_of) == [kept[0], kept[3]]
     assert products.numbers == 18
+
+
+@pytest.mark.parametrize("room", [0, 40, 100, 1000])
+def test_products_of_any_clients_in_any_order(room: int) -> None:
+    """Of few and many, alike and not, some for the first time and some again."""
+    images, draw = torch.rand((60, 5)), np.random.default_rng(room)
+    clients = [np.sort(draw.choice(60, size, replace=False)) for size in (3, 3, 3, 5, 4, 5, 2)]
+    products = Products(room)
+    for _ in range(200):
+        cohort = [clients[i] for i in draw.choice(7, draw.integers(1, 8), replace=False)]
+        most = max(map(len, cohort))
+        filled = torch.stack([images[np.resize(points, most)] for points in cohort])
+        found = torch.full((len(cohort), most, most), np.nan)
+        products.of(cohort, filled, found)
+        for points, ours in zip(cohort, found, strict=True):
+            expected = torch.zeros((most, most))
+            expected[: len(points), : len(points)] = images[points] @ images[points].T + 1
+            torch.testing.assert_close(ours, expected)
+        assert products.numbers <= room
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -109,20 +109,20 @@ class Pointwise:
         first, *upper = self._starts(orders, room)
         torch.index_select(self.images, 0, every, out=room.rows)
         torch.baddbmm(first.bias.mT, room.images, first.matrix.mT, out=room.outputs)
+        if steps.max() > 1:
+            self.products.of(clients, room.images, room.products)
         with using(1):  # all that is small
-            if steps.max() > 1:
-                self.products.of(clients, room.images, room.products)
             self._above.begin(upper, batch)
             labels = self.data.labels.index_select(0, every).view(len(orders), 1, most)
             descent = Descent(room, labels, self._masks(orders), self._above)
             losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
-            small = [room.given.sum(dim=1), *self._above.moved()]
         updates = start.new_empty((len(orders), max(self.dim, self.rows * self.first.inside)))
         moved = updates[:, : self.rows * self.first.inside]
         torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
-        updates = updates[:, : self.dim]
-        torch.cat(small, dim=1, out=updates[:, self.first.bias :])
-        return Trained(updates, steps, losses / (self.how.rate * steps))
+        _, bias, *above = updates[:, : self.dim].split(self._lengths, dim=1)
+        torch.sum(room.given, dim=1, out=bias)
+        self._above.moved(above)
+        return Trained(updates[:, : self.dim], steps, losses / (self.how.rate * steps))
 
     def _starts(self, orders: Sequence[Order], room: Workspace) -> list[Parts]:
         """The weights of every layer that clients start from."""

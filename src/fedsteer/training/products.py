@@ -12,32 +12,53 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsteer.training.threaded import using
+
 
 class Products:
-    """The products of every client, by the places of its points in all the data."""
+    """The products of every client, by the places of its points in all the data.
+
+    A client is a row of one table, as wide as the client with most points so far.
+    """
 
     def __init__(self, room: int) -> None:
-        self.room, self.numbers = room, 0
-        self._kept = dict[bytes, Tensor]()  # in the order they were last asked for
+        self.room = room
+        self._table = torch.empty((0, 0, 0))  # the system hands out memory as rows are written
+        self._row_of = dict[bytes, int]()  # in the order they were last asked for
+
+    @property
+    def numbers(self) -> int:
+        """How many are kept."""
+        return len(self._row_of) * self._table[:1].numel()
 
     def of(self, clients: Sequence[NDArray[np.int64]], images: Tensor, into: Tensor) -> None:
         """To `into` (clients, n, n), zero behind the last point; images (clients, n, inputs)."""
-        found = [self._one(points, images, place) for place, points in enumerate(clients)]
         count = images.shape[1]
-        if all(len(points) == count for points in clients):
-            torch.cat(found, out=into.view(-1, count))
+        if count > self._table.shape[1]:
+            self._table = images.new_empty((self.room // count**2, count, count))
+            self._row_of.clear()
+        if len(clients) > len(self._table):  # too many to keep
+            for points, own, place in zip(clients, images, into, strict=True):
+                _write(own[: len(points)], place)
             return
-        for products, room in zip(found, into.zero_(), strict=True):
-            room[: len(products), : len(products)] = products
+        rows = [self._row(points, images, place) for place, points in enumerate(clients)]
+        kept = self._table[:, :count, :count]
+        torch.index_select(kept, 0, torch.tensor(rows), out=into)
 
-    def _one(self, points: NDArray[np.int64], images: Tensor, place: int) -> Tensor:
+    def _row(self, points: NDArray[np.int64], images: Tensor, place: int) -> int:
         key = points.tobytes()
-        found = self._kept.pop(key, None)
-        if found is None:
-            own = images[place, : len(points)]
-            found = torch.mm(own, own.t()).add_(1.0)
-            self.numbers += found.numel()
-        self._kept[key] = found
-        while self.numbers > self.room:
-            self.numbers -= self._kept.pop(next(iter(self._kept))).numel()
-        return found
+        row = self._row_of.pop(key, None)
+        if row is None:
+            row = len(self._row_of)
+            if row == len(self._table):
+                row = self._row_of.pop(next(iter(self._row_of)))
+            _write(images[place, : len(points)], self._table[row])
+        self._row_of[key] = row
+        return row
+
+
+def _write(points: Tensor, into: Tensor) -> None:
+    """Their products, and zero behind them."""
+    count = len(points)
+    with using(1):  # threads share out clients, never a product
+        into.zero_()[:count, :count] = torch.mm(points, points.t()).add_(1.0)

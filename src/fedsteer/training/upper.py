@@ -104,13 +104,12 @@ class Upper:
             given = activation_gradient(layer.values, further, layer.before, place)
         return given
 
-    def moved(self) -> list[Tensor]:
-        """(c, ...) start - end of every matrix and bias, one after the other."""
-        found = []
+    def moved(self, into: Sequence[Tensor]) -> None:
+        """start - end of every matrix and bias `into` these, (c, n) each, one after the other."""
+        places = iter(into)
         for start, layer in zip(self._starts, self._full, strict=True):
-            found.append((start.matrix - layer.matrix).flatten(1))
-            found.append((start.bias - layer.bias).flatten(1))
-        return found
+            for before, after in (start.matrix, layer.matrix), (start.bias, layer.bias):
+                torch.sub(before, after, out=next(places).view_as(after))
 
 
 def _activate(values: Tensor, activation: str, into: Tensor) -> None:
