@@ -91,14 +91,14 @@ def test_who_was_not_here_for_longest_goes_first() -> None:
     images = torch.rand((9, 5))
     products = Products(room=2 * 9)
 
-    def ask(which: int) -> bytes:
+    def ask(which: int) -> None:
         found = torch.empty((1, 3, 3))
         products.of([clients[which]], images[clients[which]].unsqueeze(0), found)
         torch.testing.assert_close(found[0], images[clients[which]] @ images[clients[which]].T + 1)
-        return clients[which].tobytes()
 
-    kept = [ask(which) for which in (0, 1, 0, 2)]
-    assert list(products._row_of) == [kept[0], kept[3]]
+    for which in (0, 1, 0, 2):
+        ask(which)
+    assert [kept.points[0] for kept in products._kept.values()] == [0, 6]
     assert products.numbers == 18
 
 

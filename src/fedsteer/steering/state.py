@@ -130,7 +130,7 @@ def _arrays(component: Component) -> list[Array]:
         for value in vars(part).values():
             if isinstance(value, Component):
                 parts.append(value)
-            elif not isinstance(value, (float, str, list)) and _is_array(value):
+            elif not isinstance(value, (int, float, str, list)) and _is_array(value):
                 found.append(value)
     return found
 

@@ -116,13 +116,13 @@ class Pointwise:
             labels = self.data.labels.index_select(0, every).view(len(orders), 1, most)
             descent = Descent(room, labels, self._masks(orders), self._above)
             losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
+            small = torch.cat([room.given.sum(dim=1), *self._above.moved()], dim=1)
         updates = start.new_empty((len(orders), max(self.dim, self.rows * self.first.inside)))
         moved = updates[:, : self.rows * self.first.inside]
         torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
-        _, bias, *above = updates[:, : self.dim].split(self._lengths, dim=1)
-        torch.sum(room.given, dim=1, out=bias)
-        self._above.moved(above)
-        return Trained(updates[:, : self.dim], steps, losses / (self.how.rate * steps))
+        updates = updates[:, : self.dim]
+        updates[:, self.first.bias :] = small
+        return Trained(updates, steps, losses / (self.how.rate * steps))
 
     def _starts(self, orders: Sequence[Order], room: Workspace) -> list[Parts]:
         """The weights of every layer that clients start from."""

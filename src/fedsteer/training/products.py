@@ -6,6 +6,7 @@ All that is kept is smaller than half of the images; who has not been here for l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,47 +15,58 @@ from torch import Tensor
 
 from fedsteer.training.threaded import using
 
+Points = NDArray[np.int64]
+"""The places of a client's points in all the data: one array a client, round after round."""
+
+
+class Kept(NamedTuple):
+    """Whose products a row of the table is."""
+
+    row: int
+    points: Points
+
 
 class Products:
-    """The products of every client, by the places of its points in all the data.
-
-    A client is a row of one table, as wide as the client with most points so far.
-    """
+    """The products of every client, rows of a table as wide as the largest of them so far."""
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self._table = torch.empty((0, 0, 0))  # the system hands out memory as rows are written
-        self._row_of = dict[bytes, int]()  # in the order they were last asked for
+        self._width = self._most = 0  # points of a client, and rows
+        self._table = torch.empty(0)  # the system hands out memory as rows are written
+        # By the identity of the array, which lives as long as it is here, in the order they were
+        # last asked for.
+        self._kept = dict[int, Kept]()
 
     @property
     def numbers(self) -> int:
         """How many are kept."""
-        return len(self._row_of) * self._table[:1].numel()
+        return len(self._kept) * self._width**2
 
-    def of(self, clients: Sequence[NDArray[np.int64]], images: Tensor, into: Tensor) -> None:
+    def of(self, clients: Sequence[Points], images: Tensor, into: Tensor) -> None:
         """To `into` (clients, n, n), zero behind the last point; images (clients, n, inputs)."""
         count = images.shape[1]
-        if count > self._table.shape[1]:
-            self._table = images.new_empty((self.room // count**2, count, count))
-            self._row_of.clear()
-        if len(clients) > len(self._table):  # too many to keep
+        if count > self._width:
+            self._width, self._most = count, self.room // count**2
+            self._table = images.new_empty((self._most, count, count))
+            self._kept.clear()
+        if len(clients) > self._most:  # too many to keep
             for points, own, place in zip(clients, images, into, strict=True):
                 _write(own[: len(points)], place)
             return
-        rows = [self._row(points, images, place) for place, points in enumerate(clients)]
-        kept = self._table[:, :count, :count]
-        torch.index_select(kept, 0, torch.tensor(rows), out=into)
+        rows = torch.tensor([self._row(points, images, i) for i, points in enumerate(clients)])
+        kept = self._table if count == self._width else self._table[:, :count, :count]
+        torch.index_select(kept, 0, rows, out=into)
 
-    def _row(self, points: NDArray[np.int64], images: Tensor, place: int) -> int:
-        key = points.tobytes()
-        row = self._row_of.pop(key, None)
-        if row is None:
-            row = len(self._row_of)
-            if row == len(self._table):
-                row = self._row_of.pop(next(iter(self._row_of)))
+    def _row(self, points: Points, images: Tensor, place: int) -> int:
+        found = self._kept.pop(id(points), None)
+        if found is None:
+            row = len(self._kept)
+            if row == self._most:
+                row = self._kept.pop(next(iter(self._kept))).row
             _write(images[place, : len(points)], self._table[row])
-        self._row_of[key] = row
-        return row
+            found = Kept(row, points)
+        self._kept[id(points)] = found
+        return found.row
 
 
 def _write(points: Tensor, into: Tensor) -> None:

@@ -124,15 +124,18 @@ def one_pass(
     picked = None if rows is None else _beside(rows, updates, torch.int64)
     core = None if chosen is None else _beside(chosen, updates, torch.int64)
 
-    delta = torch.empty(dim, dtype=work, device=updates.device)
-    sums = dict[str, Tensor]()  # over the blocks, in float64 where there are several
+    blocks = list(_blocks(dim, updates.device))
+    delta = None
+    if len(blocks) != 1:
+        delta = torch.empty(dim, dtype=work, device=updates.device)
+    sums: dict[str, Tensor] = {}  # over the blocks, in float64 where there are several
 
     def add(name: str, part: Tensor) -> None:
         sums[name] = sums[name] + part.double() if name in sums else part
 
-    for block in _blocks(dim, updates.device):
+    for block in blocks:
         fresh = _as(_part(updates, block), work)
-        out = torch.mv(fresh.T, weigh, out=_part(delta, block))
+        out = torch.mv(fresh.T, weigh, out=None if delta is None else delta[block])
         if width:
             assert basis is not None and steer is not None
             known = _part(basis, block) if picked is None else basis[picked, block]
@@ -150,7 +153,7 @@ def one_pass(
     back = _all_to_host(sums)
     gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
-        _as(delta, _wide(updates)),
+        _as(out if delta is None else delta, _wide(updates)),
         back.get("products", np.zeros((width, count))),
         gram.diagonal().copy() if every else back["squares"],
         gram,
