@@ -198,8 +198,9 @@ def test_block_size_changes_nothing_but_rounding(
 
     usual = everything()
 
-    def sliced(dim: int, *_: Any, **__: Any) -> Any:
-        return (slice(start, min(start + size, dim)) for start in range(0, dim, size))
+    def sliced(given: Any, *_: Any, **__: Any) -> list[slice]:
+        dim = given if isinstance(given, int) else given.shape[-1]
+        return [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
 
     monkeypatch.setattr(in_numpy, "_blocks", sliced)
     monkeypatch.setattr(in_torch, "_blocks", sliced)
@@ -334,8 +335,6 @@ def test_small_operations(kind: str) -> None:
     assert grown.shape == (6, 5) and not host(grown)[3:].any() and grown.dtype == array.dtype
     stacked = kernels.stack([array[2], array[0]])
     np.testing.assert_array_equal(host(stacked), host(array)[[2, 0]])
-    size = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}[kind.partition("-")[2]]
-    assert kernels.nbytes(array) == 15 * size
     assert kernels.check(array) is None
     assert kernels.dtype_name(array) == kind.partition("-")[2]
     np.testing.assert_array_equal(host(kernels.plain(array)), host(array))

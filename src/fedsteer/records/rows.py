@@ -5,17 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-COLUMNS = {
-    "weight": "weights",
-    "probability": "probabilities",
-    "norm": "norms",
-    "relative_error": "relative_errors",
-    "refreshed_error": "refreshed_errors",
-    "cosine": "cosines",
-    "staleness": "staleness",
-}
-"""Of clients.jsonl, and where the diagnostics have them."""
-
 
 def round_row(number: int, happened: Any, **more: Any) -> dict[str, Any]:
     """One row of rounds.jsonl."""
@@ -41,12 +30,31 @@ def client_rows(
     extras: Mapping[Any, dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of clients.jsonl; `extras` are further columns per client."""
-    names = ("round", "client", "event", *COLUMNS)
-    columns = [getattr(happened, column).tolist() for column in COLUMNS.values()]
+    columns = (
+        happened.weights,
+        happened.probabilities,
+        happened.norms,
+        happened.relative_errors,
+        happened.refreshed_errors,
+        happened.cosines,
+        happened.staleness,
+    )
     rows: list[dict[str, Any]] = []
-    for client, fresh, *values in zip(happened.clients, happened.fresh, *columns, strict=True):
-        event = "collect" if client in collected else "fresh" if fresh else "refresh"
-        row = dict(zip(names, (number, client, event, *values), strict=True))
+    for client, fresh, weight, probability, norm, error, refreshed, cosine, staleness in zip(
+        happened.clients, happened.fresh, *(column.tolist() for column in columns), strict=True
+    ):
+        row = {
+            "round": number,
+            "client": client,
+            "event": "collect" if client in collected else "fresh" if fresh else "refresh",
+            "weight": weight,
+            "probability": probability,
+            "norm": norm,
+            "relative_error": error,
+            "refreshed_error": refreshed,
+            "cosine": cosine,
+            "staleness": staleness,
+        }
         rows.append(row | (extras or {}).get(client, {}))
     return rows + refused_rows(number, happened.dropped)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -112,19 +113,20 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     if round.refresh is not None and (strangers := set(round.refresh) - set(clients)):
         raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
 
-    def fault(bad: Any, reason: str) -> None:
-        for position in np.flatnonzero(bad):
-            faults.setdefault(int(position), reason)
+    def fault(bad: list[bool], reason: str) -> None:
+        if True in bad:
+            faults.update({i: faults.get(i, reason) for i, wrong in enumerate(bad) if wrong})
 
     if len(set(clients)) < count:
         repeated = Counter(clients)
         fault([repeated[client] > 1 for client in clients], "appears more than once")
-    # Neither comparison holds for nan, and comparing raises no warning.
-    if probabilities is not None and not (good := (probabilities > 0) & (probabilities <= 1)).all():
-        fault(~good, "probabilities must be in (0, 1]")
+    # No comparison holds for nan.
+    if probabilities is not None:
+        fault([not 0 < p <= 1 for p in probabilities.tolist()], "probabilities must be in (0, 1]")
     for name, value in (("sizes", sizes), ("steps", steps)):
-        if value is not None and not (good := (value > 0) & (value < np.inf)).all():
-            fault(~good, f"{name} must be positive and finite")
+        if value is not None:
+            bad = [not 0 < number < math.inf for number in value.tolist()]
+            fault(bad, f"{name} must be positive and finite")
     vectors = probabilities, sizes, steps
     rest = round.starts, round.model, round.refresh
     return Round(round.number, clients, updates, *vectors, *rest), faults

@@ -74,7 +74,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """Memory held by all arrays of the state."""
-        return sum(kernels_for(array).nbytes(array) for array in _arrays(self.memory))
+        return sum(array.nbytes for array in _arrays(self.memory))
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Named NumPy arrays and a JSON-able dictionary that together are the whole state."""

@@ -103,9 +103,6 @@ class Kernels(Protocol):
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
 
-    def nbytes(self, array: Array) -> int:
-        """Memory the array takes."""
-
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors, "numpy" for everything else."""

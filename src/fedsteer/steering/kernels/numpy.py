@@ -166,10 +166,6 @@ def dtype_name(array: NDArray[Any]) -> str:
     return array.dtype.name
 
 
-def nbytes(array: NDArray[Any]) -> int:
-    return array.nbytes
-
-
 def _dtype(name: str) -> np.dtype[Any]:
     # NumPy has no bfloat16; float16 would lose range, so such a cache is kept in float32 here.
     return np.dtype("float32" if name == "bfloat16" else name)

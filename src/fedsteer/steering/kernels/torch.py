@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -25,13 +25,12 @@ PIECE = 8_192
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
 
-def _blocks(dim: int, device: torch.device, widened: int = 0) -> Iterator[slice]:
-    """`widened` rows are copied to float64 in each block."""
-    size = CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
+def _blocks(array: Tensor, widened: int = 0) -> list[slice]:
+    """Of the last dimension; `widened` rows are copied to float64 in each block."""
+    dim, size = array.shape[-1], CPU_BLOCK if array.is_cpu else GPU_BLOCK
     if widened:
         size = min(size, max(WIDENED // widened, PIECE))
-    for start in range(0, dim, size):
-        yield slice(start, min(start + size, dim))
+    return [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
 
 
 def _pieces(block: Tensor) -> Tensor:
@@ -124,7 +123,7 @@ def one_pass(
     picked = None if rows is None else _beside(rows, updates, torch.int64)
     core = None if chosen is None else _beside(chosen, updates, torch.int64)
 
-    blocks = list(_blocks(dim, updates.device))
+    blocks = _blocks(updates)
     delta = None
     if len(blocks) != 1:
         delta = torch.empty(dim, dtype=work, device=updates.device)
@@ -183,7 +182,7 @@ def add_rows(
     weigh = _beside(weights, target, torch.float64)
     picked = None if rows is None else _beside(rows, rows_of, torch.int64)
     rows_read = len(rows_of) if rows is None else len(rows)
-    for block in _blocks(len(target), target.device, widened=rows_read):
+    for block in _blocks(target, widened=rows_read):
         part = rows_of[:, block] if picked is None else rows_of[picked, block]
         target[block] += weigh @ part.double()
 
@@ -199,7 +198,7 @@ def gram(updates: Tensor, columns: slice = slice(None)) -> Floats:
 
 def products(left: Tensor, right: Tensor) -> Floats:
     result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
-    for block in _blocks(left.shape[1], left.device, widened=len(left) + len(right)):
+    for block in _blocks(left, widened=len(left) + len(right)):
         result += left[:, block].double() @ right[:, block].double().T
     return _host(result)
 
@@ -262,7 +261,3 @@ def stack(updates: Sequence[Tensor]) -> Tensor:
 
 def dtype_name(array: Tensor) -> str:
     return str(array.dtype).removeprefix("torch.")
-
-
-def nbytes(array: Tensor) -> int:
-    return int(array.numel() * array.element_size())
