@@ -47,7 +47,7 @@ class Descent:
                 add(batch.into, given)
             self.moved = True
         odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
-        losses: NDArray[np.float32] = odds.mul_(room.hits).sum(dim=(1, 2)).numpy()
+        losses: NDArray[np.float32] = np.vecdot(odds.flatten(1).numpy(), room.hit_by_client)
         return -losses.astype(np.float64)
 
     def _batches(

@@ -122,6 +122,9 @@ def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
 def using(threads: int) -> Iterator[None]:
     """So many threads for torch's products here."""
     before = torch.get_num_threads()
+    if threads == before:
+        yield
+        return
     torch.set_num_threads(threads)
     try:
         yield

@@ -34,6 +34,7 @@ class _Layer:
     bias: Tensor  # (c, out, 1), the rest
     inputs: Tensor  # (c, batch, in + 1), all 1 in the last column
     values: Tensor  # (c, batch, in), a view without that
+    columns: Tensor  # (c, in + 1, batch), the inputs transposed
     before: str  # the activation that the inputs went through
     last: bool
 
@@ -44,11 +45,12 @@ class _Layer:
         weights = parts.matrix.new_empty((clients, outside, inside + 1))
         inputs = parts.matrix.new_ones((clients, batch, inside + 1))
         matrix, bias, values = weights[:, :, :-1], weights[:, :, -1:], inputs[:, :, :-1]
-        return _Layer(weights, matrix, bias, inputs, values, before, last)
+        return _Layer(weights, matrix, bias, inputs, values, inputs.mT, before, last)
 
     def narrowed(self, batch: int) -> _Layer:
         """The same for a smaller batch."""
-        return replace(self, inputs=self.inputs[:, :batch], values=self.values[:, :batch])
+        inputs, values = self.inputs[:, :batch], self.values[:, :batch]
+        return replace(self, inputs=inputs, values=values, columns=inputs.mT)
 
 
 class Upper:
@@ -73,7 +75,8 @@ class Upper:
                 before = layer.activation
         self._starts = starts
         for parts, room in zip(starts, self._full, strict=True):
-            torch.cat(parts, dim=2, out=room.weights)
+            room.matrix.copy_(parts.matrix)
+            room.bias.copy_(parts.bias)
 
     def forward(self, below: Tensor) -> Tensor:
         """(c, batch, out) of the layer below, before its activation -> (c, classes, batch)."""
@@ -84,7 +87,7 @@ class Upper:
         for layer in self._layers:
             _activate(below, layer.before, layer.values)
             if layer.last:
-                return torch.bmm(layer.weights, layer.inputs.mT)
+                return torch.bmm(layer.weights, layer.columns)
             below = torch.bmm(layer.inputs, layer.weights.mT)
         return below.mT
 

@@ -55,7 +55,8 @@ class Workspace:
     products    (clients, points, points)
     outputs     (clients, points, outside) of the first layer at its start, not yet activated
     given       (clients, points, outside) what each point gave back so far, in `padded`
-    hits        (clients, classes, points) the weights of points, each at its label
+    hits        (clients, classes, points) the weights of points, each at its label; and a row a
+                client for NumPy as `hit_by_client`
     weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
     start       (d,) the model that all clients start from, where it is one
     """
@@ -81,7 +82,7 @@ class Workspace:
         shaped = [part.view(each) for part, each in zip(parts, shapes, strict=True)]
         self.images, self.products, self.outputs, self.padded, *shaped = shaped
         self.hits, self.weights, self.start = shaped
-        self.rows = self.images.flatten(0, 1)
+        self.rows, self.hit_by_client = self.images.flatten(0, 1), self.hits.flatten(1).numpy()
         self.given = self.padded.zero_()[:, :, :outside]
         self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
         self.first = [
