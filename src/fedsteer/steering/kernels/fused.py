@@ -11,7 +11,7 @@ and spill; reducing each product where it arises takes longer than reading.) The
 arguments, operands that cost no register. Reading ahead goes through shared memory (STAGES). The
 sums of all programs are added in float64.
 
-Measured on an H200, d = 11 million, k = m = 10, float32: 0.266 ms, with the Gram matrix 0.357 ms;
+Measured on an H200, d = 11 million, k = m = 10, float32: 0.267 ms, with the Gram matrix 0.359 ms;
 STAGES and BESIDE are the best of those tried there. Where the sums do not fit (k = 10: more than 13
 updates, 10 with the Gram matrix; k = 40: always), torch does it.
 """
