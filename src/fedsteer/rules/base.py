@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, NamedTuple, final
 
 import numpy as np
 
@@ -89,6 +89,13 @@ class Step:
     action: Action = "move"
 
 
+class Estimates(NamedTuple):
+    """What a rule believed of this round's updates."""
+
+    products: Floats  # (m,) g_i . estimate_i
+    squares: Floats  # (m,) |estimate_i|^2
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a rule computed from a round before anything is written."""
@@ -96,9 +103,8 @@ class Outcome:
     delta: Array
     delta_squared_norm: float
     squared_norms: Floats  # (m,) |g_i|^2
-    estimate_products: Floats  # (m,) g_i . estimate_i
-    estimate_squares: Floats  # (m,) |estimate_i|^2
     weights: Floats  # (m,) factor of g_i in delta
+    estimates: Estimates | None = None  # where the rule believes anything
     action: Action = "move"
     phase: str = "train"
     condition: float = float("nan")
@@ -336,14 +342,18 @@ def _diagnose(
     dropped: Mapping[ClientId, str],
     weighs: bool,
 ) -> Diagnostics:
-    squares, products = outcome.squared_norms, outcome.estimate_products
-    residuals = np.maximum(squares - 2 * products + outcome.estimate_squares, 0.0)
+    squares, refreshed = outcome.squared_norms, outcome.refreshed_residuals
     positive = np.where(squares > 0, squares, np.nan)  # what is divided by zero is not known
-    estimated = np.where(outcome.estimate_squares > 0, outcome.estimate_squares, np.nan)
-    refreshed = outcome.refreshed_residuals
-    length = math.sqrt(outcome.delta_squared_norm)
+    unknown = np.full(len(squares), np.nan)
+    residuals, cosines, variance = squares, unknown, np.nan
+    if outcome.estimates is not None:
+        products, estimated = outcome.estimates
+        residuals = np.maximum(squares - 2 * products + estimated, 0.0)
+        cosines = products / np.sqrt(positive * np.where(estimated > 0, estimated, np.nan))
     probabilities = 1.0 / active.inverse
-    counted = active.weights**2 * (1 - probabilities)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
+    if weighs and outcome.phase == "train":
+        counted = active.weights**2 * (1 - probabilities)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
+        variance = float(counted @ residuals)
     return Diagnostics(
         phase=outcome.phase,
         clients=active.clients,
@@ -353,12 +363,12 @@ def _diagnose(
         staleness=active.staleness,
         norms=np.sqrt(squares),
         relative_errors=residuals / positive,
-        cosines=products / np.sqrt(positive * estimated),
-        refreshed_errors=np.full(len(squares), np.nan)
-        if refreshed is None
-        else refreshed / positive,
-        variance=float(counted @ residuals) if weighs and outcome.phase == "train" else np.nan,
-        delta_norm=0.0 if outcome.action == "hold" else factor * length,
+        cosines=cosines,
+        refreshed_errors=unknown if refreshed is None else refreshed / positive,
+        variance=variance,
+        delta_norm=0.0
+        if outcome.action == "hold"
+        else factor * math.sqrt(outcome.delta_squared_norm),
         bound_factor=factor,
         dropped=dict(dropped),
         condition=outcome.condition,

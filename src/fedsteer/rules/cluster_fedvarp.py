@@ -19,7 +19,7 @@ import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
+from fedsteer.rules.base import Estimates, Memory, Outcome, Requests, Rule, no_estimates
 from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options, option
 from fedsteer.rules.selection import warm_up_outcome
@@ -102,9 +102,8 @@ class ClusterFedVARP(Rule):
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
-            estimate_products=np.sum(belongs * products, axis=0),
-            estimate_squares=np.diag(own.gram) @ belongs,
             weights=active.weights,
+            estimates=Estimates(np.sum(belongs * products, axis=0), np.diag(own.gram) @ belongs),
             columns=int((np.diag(own.gram) > 0).sum()),
             scratch=(labels, replace(result, products=products)),
         )

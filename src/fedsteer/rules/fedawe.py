@@ -112,10 +112,7 @@ class FedAWE(Rule):
             np.full(len(active), -1.0 / count),
             base=active.model if len(active) else None,
         )
-        nothing = np.zeros(len(active))
-        return Outcome(
-            result.delta, result.delta_squared_norm, result.squared_norms, nothing, nothing, weights
-        )
+        return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own = memory.own

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.base import Estimates, Memory, Outcome, Requests, Rule
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
 from fedsteer.rules.selection import (
@@ -117,14 +117,13 @@ class FedSteer(Rule):
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
-        products, squares = space.estimate_products(used, result.products)
+        believed = Estimates(*space.estimate_products(used, result.products))
         new_products, new_squares = space.estimate_products(new, result.products)
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
-            estimate_products=products,
-            estimate_squares=squares,
+            estimates=believed,
             refreshed_residuals=np.maximum(
                 result.squared_norms - 2 * new_products + new_squares, 0.0
             ),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.base import Estimates, Memory, Outcome, Rule
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory
@@ -35,9 +35,8 @@ def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
         delta=result.delta,
         delta_squared_norm=result.delta_squared_norm,
         squared_norms=result.squared_norms,
-        estimate_products=recalled.scales * recalled.dots,
-        estimate_squares=recalled.scales**2 * recalled.squares,
         weights=weights,
+        estimates=Estimates(recalled.scales * recalled.dots, recalled.scales**2 * recalled.squares),
         scratch=recalled,
     )
 

@@ -170,14 +170,11 @@ def warm_up_outcome(memory: Memory, warm_up: WarmUp, active: Active, reinitialis
     """A warm-up round: hold, or move by the full aggregate once everybody has answered."""
     result, complete = warm_up.compute(memory.clients, active)
     last = complete and warm_up.done + 1 >= warm_up.cycles
-    nothing = np.zeros(len(active))
     return Outcome(
         result.delta,
         result.delta_squared_norm,
         result.squared_norms,
-        nothing,
-        nothing,
-        weights=active.shares if complete else nothing,
+        weights=active.shares if complete else np.zeros(len(active)),
         action="restart" if last and reinitialise else "move" if complete else "hold",
         phase="warm-up",
         scratch=complete,

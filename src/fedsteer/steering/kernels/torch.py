@@ -81,7 +81,7 @@ def _as(array: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _host(array: Tensor) -> Floats:
-    near: NDArray[Any] = array.numpy(force=True)
+    near: NDArray[Any] = array.numpy() if array.is_cpu else array.cpu().numpy()
     return near.astype(np.float64)
 
 
