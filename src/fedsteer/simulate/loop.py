@@ -161,8 +161,6 @@ class Simulation:
     def _jobs(self, asked: Requests) -> list[Job]:
         """Local training of everybody asked, under the rule's payload."""
         control = asked.shared.get("control")
-        if control is None and not asked.each:
-            return [Job(int(client)) for client in asked.everyone]
         jobs = []
         for client in asked.everyone:
             own = asked.each.get(client, {})

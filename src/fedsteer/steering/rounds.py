@@ -114,8 +114,9 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
 
     def fault(bad: list[bool], reason: str) -> None:
-        if True in bad:
-            faults.update({i: faults.get(i, reason) for i, wrong in enumerate(bad) if wrong})
+        for position, wrong in enumerate(bad):
+            if wrong:
+                faults.setdefault(position, reason)
 
     if len(set(clients)) < count:
         repeated = Counter(clients)

@@ -79,9 +79,15 @@ class Workspace:
             memory = like.new_empty(sum(lengths))
         self.memory = memory
         parts = memory[: sum(lengths)].split(lengths)
-        shaped = [part.view(each) for part, each in zip(parts, shapes, strict=True)]
-        self.images, self.products, self.outputs, self.padded, *shaped = shaped
-        self.hits, self.weights, self.start = shaped
+        (
+            self.images,
+            self.products,
+            self.outputs,
+            self.padded,
+            self.hits,
+            self.weights,
+            self.start,
+        ) = (part.view(each) for part, each in zip(parts, shapes, strict=True))
         self.rows, self.hit_by_client = self.images.flatten(0, 1), self.hits.flatten(1).numpy()
         self.given = self.padded.zero_()[:, :, :outside]
         self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
