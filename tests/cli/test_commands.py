@@ -75,6 +75,7 @@ def test_the_list_of_data_sets(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(CATALOGUE)
     assert main(["data", "check", "digits", "made"]) == 0
+    assert main(["data", "check", "--folder", ".", "digits"]) == 0
     assert "training and" in capsys.readouterr().out
 
 

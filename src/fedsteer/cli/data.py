@@ -25,16 +25,22 @@ def add(commands: Any) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=("list", "check", "fetch"))
-    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets; check: default all")
-    parser.add_argument("--folder", type=Path, help="look or put the files here")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("list", help="what there is").set_defaults(names=[])
+    for action, words, many in (
+        ("check", "whether the files are there and whole; without a name, of all data sets", "*"),
+        ("fetch", "download the official files", "+"),
+    ):
+        own = actions.add_parser(action, help=words, description=words[0].upper() + words[1:] + ".")
+        own.add_argument("names", nargs=many, metavar="NAME", help="data sets")
+        own.add_argument("--folder", type=Path, help="look or put the files here")
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.data import CATALOGUE, check, fetch
-    from fedsteer.errors import ConfigurationError, unknown
+    from fedsteer.errors import unknown
 
     for name in options.names:
         if name not in CATALOGUE:
@@ -45,8 +51,6 @@ def execute(options: argparse.Namespace) -> int:
             print(f"{name:<{width}}  {entry.description}")
         return 0
     if options.action == "fetch":
-        if not options.names:
-            raise ConfigurationError("fetch wants a name, see `fedsteer data list`")
         for name in options.names:
             print(f"{name}: {fetch(name, folder=options.folder)}")
         return 0

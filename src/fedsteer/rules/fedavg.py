@@ -10,7 +10,7 @@ Full participation is this rule with everybody active and p_i = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -53,7 +53,6 @@ def weighted_sum(active: Active, weights: Floats) -> Outcome:
     return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
 
-@final
 class FedAvg(Rule):
     """The weighted sum of whoever is there."""
 
