@@ -33,7 +33,7 @@ class Descent:
         room, labels = self.room, self.labels
         if places is not None:
             labels = labels.gather(2, places.unsqueeze(1))
-        room.hits.zero_().scatter_(1, labels, room.weights)
+        room.hits.zero_().scatter_(1, labels, room.negated)
         seen = []
         for batch, add in self._batches(places):
             values = batch.outputs
@@ -41,14 +41,14 @@ class Descent:
                 values = torch.baddbmm(values, batch.across, batch.given, alpha=-1)
             logits = self._masked(self.upper.forward(values))
             seen.append(logits)
-            back = torch.softmax(logits, dim=1).mul_(batch.weights).sub_(batch.hits)
+            back = torch.addcmul(batch.hits, torch.softmax(logits, dim=1), batch.weights)
             given = self.upper.descend(self._masked(back), None if add else batch.into)
             if add is not None:
                 add(batch.into, given)
             self.moved = True
         odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
         losses: NDArray[np.float32] = np.vecdot(odds.flatten(1).numpy(), room.hit_by_client)
-        return -losses.astype(np.float64)
+        return losses.astype(np.float64)
 
     def _batches(
         self, places: Tensor | None

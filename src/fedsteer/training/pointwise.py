@@ -108,10 +108,10 @@ class Pointwise:
         every = torch.from_numpy(_filled(clients, most))
         first, *upper = self._starts(orders, room)
         torch.index_select(self.images, 0, every, out=room.rows)
-        torch.baddbmm(first.bias.mT, room.images, first.matrix.mT, out=room.outputs)
-        if steps.max() > 1:
-            self.products.of(clients, room.images, room.products)
+        self._first_outputs(first, room)
         with using(1):  # all that is small
+            if steps.max() > 1:
+                self.products.of(clients, room.images, room.products)
             self._above.begin(upper, batch)
             labels = self.data.labels.index_select(0, every).view(len(orders), 1, most)
             descent = Descent(room, labels, self._masks(orders), self._above)
@@ -124,13 +124,26 @@ class Pointwise:
         updates[:, self.first.bias :] = small
         return Trained(updates, steps, losses / (self.how.rate * steps))
 
+    def _first_outputs(self, first: Parts, room: Workspace) -> None:
+        """X W_0^T + b_0 of all points."""
+        images, outputs = room.images, room.outputs
+        if len(first.matrix) != len(images):  # one matrix for all, whoever the rows belong to
+            images, outputs = room.pieces, room.piece_outputs
+        with using(min(torch.get_num_threads(), len(images))):
+            torch.baddbmm(first.bias.mT, images, first.matrix.mT, out=outputs)
+
     def _starts(self, orders: Sequence[Order], room: Workspace) -> list[Parts]:
-        """The weights of every layer that clients start from."""
+        """The weights of every layer that clients start from.
+
+        Where these are the same for all, the first layer's are repeated piece by piece.
+        """
         start = orders[0].start
         if any(order.start is not start for order in orders):
             return self._parts(torch.stack([order.start for order in orders]))
         if self._shared is None:
-            self._shared = self._parts(room.start.expand(len(orders), -1))
+            first, *_ = self._parts(room.start.expand(len(room.pieces), -1))
+            _, *upper = self._parts(room.start.expand(len(orders), -1))
+            self._shared = [first, *upper]
         room.start.copy_(start)
         return self._shared
 
@@ -151,6 +164,7 @@ class Pointwise:
             self._workspace, self._shared = room, None
         if room.sizes != sizes:
             room.weights.copy_(_weights(sizes, batch, self.how.rate))
+            torch.neg(room.weights, out=room.negated)
             room.sizes = sizes
         return room
 

@@ -6,7 +6,6 @@ All that is kept is smaller than half of the images; who has not been here for l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,13 +18,6 @@ Points = NDArray[np.int64]
 """The places of a client's points in all the data: one array a client, round after round."""
 
 
-class Kept(NamedTuple):
-    """Whose products a row of the table is."""
-
-    row: int
-    points: Points
-
-
 class Products:
     """The products of every client, rows of a table as wide as the largest of them so far."""
 
@@ -33,14 +25,15 @@ class Products:
         self.room = room
         self._width = self._most = 0  # points of a client, and rows
         self._table = torch.empty(0)  # the system hands out memory as rows are written
-        # By the identity of the array, which lives as long as it is here, in the order they were
-        # last asked for.
-        self._kept = dict[int, Kept]()
+        # Rows by the identity of a client's array, which lives as long as it stands here.
+        self._row_of = dict[int, int]()
+        self._points = list[Points]()
+        self._asked, self._calls = np.zeros(0, np.int64), 0  # when each row was last asked for
 
     @property
     def numbers(self) -> int:
         """How many are kept."""
-        return len(self._kept) * self._width**2
+        return len(self._points) * self._width**2
 
     def of(self, clients: Sequence[Points], images: Tensor, into: Tensor) -> None:
         """To `into` (clients, n, n), zero behind the last point; images (clients, n, inputs)."""
@@ -48,25 +41,35 @@ class Products:
         if count > self._width:
             self._width, self._most = count, self.room // count**2
             self._table = images.new_empty((self._most, count, count))
-            self._kept.clear()
+            self._asked = np.zeros(self._most, np.int64)
+            self._row_of.clear()
+            self._points.clear()
         if len(clients) > self._most:  # too many to keep
             for points, own, place in zip(clients, images, into, strict=True):
                 _write(own[: len(points)], place)
             return
-        rows = torch.tensor([self._row(points, images, i) for i, points in enumerate(clients)])
+        self._calls += 1
+        rows = [self._row_of.get(id(points), -1) for points in clients]
+        self._asked[[row for row in rows if row >= 0]] = self._calls  # none of these may go
+        if -1 in rows:
+            for points, own in zip(clients, images, strict=True):
+                if id(points) not in self._row_of:  # somebody may be here twice
+                    self._add(points, own)
+            rows = [self._row_of[id(points)] for points in clients]
         kept = self._table if count == self._width else self._table[:, :count, :count]
-        torch.index_select(kept, 0, rows, out=into)
+        torch.index_select(kept, 0, torch.tensor(rows), out=into)
 
-    def _row(self, points: Points, images: Tensor, place: int) -> int:
-        found = self._kept.pop(id(points), None)
-        if found is None:
-            row = len(self._kept)
-            if row == self._most:
-                row = self._kept.pop(next(iter(self._kept))).row
-            _write(images[place, : len(points)], self._table[row])
-            found = Kept(row, points)
-        self._kept[id(points)] = found
-        return found.row
+    def _add(self, points: Points, images: Tensor) -> None:
+        """A row for a new client: a free one, or that of who was not here for longest."""
+        row = len(self._points)
+        if row < self._most:
+            self._points.append(points)
+        else:
+            row = int(self._asked.argmin())
+            del self._row_of[id(self._points[row])]
+            self._points[row] = points
+        self._row_of[id(points)], self._asked[row] = row, self._calls
+        _write(images[: len(points)], self._table[row])
 
 
 def _write(points: Tensor, into: Tensor) -> None:

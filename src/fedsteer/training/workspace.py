@@ -12,6 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+PIECE = 256
+"""Most rows in one product where all clients share the other side; with far fewer it is slower."""
+
 
 class Shape(NamedTuple):
     """Of all that belongs to a round."""
@@ -37,6 +40,11 @@ class Batch(NamedTuple):
     weights: Tensor  # (clients, 1, batch)
 
 
+def piece_count(rows: int) -> int:
+    """Into how many pieces rows are cut, none above PIECE: a power of two, for threads to share."""
+    return 1 << (rows // PIECE).bit_length()
+
+
 def keep_freed_memory() -> None:
     """Have the C library keep the memory of a round's updates for those of the next.
 
@@ -52,12 +60,15 @@ class Workspace:
     """All memory of a round, with anything in it.
 
     images      (clients, points, inside), and as `rows` (clients * points, inside)
+    pieces      (pieces, n, inside) the same rows, whoever they belong to, and a few that mean
+                nothing; `piece_outputs` (pieces, n, outside) are those of `outputs`
     products    (clients, points, points)
     outputs     (clients, points, outside) of the first layer at its start, not yet activated
     given       (clients, points, outside) what each point gave back so far, in `padded`
-    hits        (clients, classes, points) the weights of points, each at its label; and a row a
-                client for NumPy as `hit_by_client`
     weights     (clients, 1, points) rate/batch size by place in an epoch, 0 for fillers
+    negated     (clients, 1, points) less than 0 by as much
+    hits        (clients, classes, points) the same, each at the label of its point; and a row a
+                client for NumPy as `hit_by_client`
     start       (d,) the model that all clients start from, where it is one
     """
 
@@ -65,30 +76,41 @@ class Workspace:
         """`memory` is that of an earlier one; where it is too short, there is new one."""
         self.shape = shape
         clients, points, _, inside, outside, rows, classes, dim = shape
+        count = clients * points
+        pieces = piece_count(count)
+        in_pieces = pieces, -(-count // pieces)
         shapes = [
-            (clients, points, inside),
+            (*in_pieces, inside),
             (clients, points, points),
-            (clients, points, outside),
+            (*in_pieces, outside),
             (clients, points, rows),
             (clients, classes, points),
             (clients, 1, points),
+            (clients, 1, points),
             (dim,),
         ]
-        lengths = [math.prod(each) for each in shapes]
+        lengths = [math.prod(shape) for shape in shapes]
         if memory is None or len(memory) < sum(lengths):
             memory = like.new_empty(sum(lengths))
         self.memory = memory
         parts = memory[: sum(lengths)].split(lengths)
         (
-            self.images,
+            self.pieces,
             self.products,
-            self.outputs,
+            self.piece_outputs,
             self.padded,
             self.hits,
             self.weights,
+            self.negated,
             self.start,
-        ) = (part.view(each) for part, each in zip(parts, shapes, strict=True))
-        self.rows, self.hit_by_client = self.images.flatten(0, 1), self.hits.flatten(1).numpy()
+        ) = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
+        self.rows, outputs = (
+            part.flatten(0, 1)[:count] for part in (self.pieces, self.piece_outputs)
+        )
+        self.images, self.outputs = (
+            part.unflatten(0, (clients, points)) for part in (self.rows, outputs)
+        )
+        self.hit_by_client = self.hits.flatten(1).numpy()
         self.given = self.padded.zero_()[:, :, :outside]
         self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
         self.first = [
