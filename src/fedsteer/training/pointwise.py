@@ -103,14 +103,13 @@ class Pointwise:
         sizes = tuple(map(len, clients))
         most = max(sizes)
         batch = min(self.how.batch or most, most)
-        steps = self.how.epochs * -(-np.array(sizes) // batch)
         room = self._room(sizes, batch)
         every = torch.from_numpy(_filled(clients, most))
         first, *upper = self._starts(orders, room)
         torch.index_select(self.images, 0, every, out=room.rows)
         self._first_outputs(first, room)
         with using(1):  # all that is small
-            if steps.max() > 1:
+            if room.most_steps > 1:
                 self.products.of(clients, room.images, room.products)
             self._above.begin(upper, batch)
             labels = self.data.labels.index_select(0, every).view(len(orders), 1, most)
@@ -122,7 +121,7 @@ class Pointwise:
         torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
         updates = updates[:, : self.dim]
         updates[:, self.first.bias :] = small
-        return Trained(updates, steps, losses / (self.how.rate * steps))
+        return Trained(updates, room.steps.copy(), losses / (self.how.rate * room.steps))
 
     def _first_outputs(self, first: Parts, room: Workspace) -> None:
         """X W_0^T + b_0 of all points."""
@@ -166,6 +165,8 @@ class Pointwise:
             room.weights.copy_(_weights(sizes, batch, self.how.rate))
             torch.neg(room.weights, out=room.negated)
             room.sizes = sizes
+            room.steps = self.how.epochs * -(-np.array(sizes) // batch)
+            room.most_steps = int(room.steps.max())
         return room
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 PIECE = 256
@@ -112,7 +114,10 @@ class Workspace:
         )
         self.hit_by_client = self.hits.flatten(1).numpy()
         self.given = self.padded.zero_()[:, :, :outside]
-        self.sizes: tuple[int, ...] = ()  # points of the clients that `weights` are for
+        # Of the clients that `weights` are for: points, steps and the most of these.
+        self.sizes: tuple[int, ...] = ()
+        self.steps: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.most_steps = 0
         self.first = [
             batch._replace(across=batch.across[:, :, :before], given=self.given[:, :before])
             for before, batch in zip(
