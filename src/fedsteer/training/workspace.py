@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-PIECE = 256
+PIECE = 512
 """Most rows in one product where all clients share the other side; with far fewer it is slower."""
 
 
