@@ -42,15 +42,15 @@ class Together(Trainer, ABC):
         """The jobs as orders, which any engine of the same network, images and `how` can take."""
         return [
             Order(
-                client=job.client,
-                points=self.data.clients[job.client],
-                seed=self.seed,
-                round=round,
-                start=model if job.start is None else job.start,
-                correction=job.correction,
-                proximal=proximal,
+                client,
+                self.data.clients[client],
+                self.seed,
+                round,
+                model if start is None else start,
+                correction,
+                proximal,
             )
-            for job in jobs
+            for client, start, correction in jobs
         ]
 
     def train(

@@ -56,7 +56,6 @@ class Pointwise:
         self, layers: Sequence[Layer], dim: int, data: TrainingData, how: LocalTraining
     ) -> None:
         self.layers = [layer for layer in layers if isinstance(layer, Linear)]
-        self._lengths = _lengths(self.layers)
         self.dim, self.data, self.how = dim, data, how
         self.images = data.images.flatten(1)
         self.first, self.classes = self.layers[0], self.layers[-1].outside
@@ -67,7 +66,6 @@ class Pointwise:
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
         self.products = Products(room=self.images.numel() // 2)
         self._workspace: Workspace | None = None
-        self._shared: list[Parts] | None = None  # views of the workspace
         self._above = Upper(self.layers[1:], self.first.activation)
         keep_freed_memory()
 
@@ -105,7 +103,7 @@ class Pointwise:
         batch = min(self.how.batch or most, most)
         room = self._room(sizes, batch)
         every = torch.from_numpy(_filled(clients, most))
-        first, *upper = self._starts(orders, room)
+        first, *upper = self._starts(orders, len(room.pieces))
         torch.index_select(self.images, 0, every, out=room.rows)
         self._first_outputs(first, room)
         with using(1):  # all that is small
@@ -131,36 +129,34 @@ class Pointwise:
         with using(min(torch.get_num_threads(), len(images))):
             torch.baddbmm(first.bias.mT, images, first.matrix.mT, out=outputs)
 
-    def _starts(self, orders: Sequence[Order], room: Workspace) -> list[Parts]:
+    def _starts(self, orders: Sequence[Order], pieces: int) -> Iterator[Parts]:
         """The weights of every layer that clients start from.
 
         Where these are the same for all, the first layer's are repeated piece by piece.
         """
-        start = orders[0].start
+        start, stride, times = orders[0].start, 0, pieces
         if any(order.start is not start for order in orders):
-            return self._parts(torch.stack([order.start for order in orders]))
-        if self._shared is None:
-            first, *_ = self._parts(room.start.expand(len(room.pieces), -1))
-            _, *upper = self._parts(room.start.expand(len(orders), -1))
-            self._shared = [first, *upper]
-        room.start.copy_(start)
-        return self._shared
-
-    def _parts(self, flat: Tensor) -> list[Parts]:
-        """The weights of every layer, views of (clients, d)."""
-        parts = iter(flat.split(self._lengths, dim=1))
-        return [
-            Parts(next(parts).view(-1, layer.outside, layer.inside), next(parts).unsqueeze(2))
-            for layer in self.layers
-        ]
+            start = torch.stack([order.start for order in orders])
+            stride, times = self.dim, len(orders)
+        start = start.contiguous()
+        begin = start.storage_offset()
+        for layer in self.layers:
+            inside, outside = layer.inside, layer.outside
+            yield Parts(
+                start.as_strided(
+                    (times, outside, inside), (stride, inside, 1), begin + layer.weight
+                ),
+                start.as_strided((times, outside, 1), (stride, 1, 1), begin + layer.bias),
+            )
+            times = len(orders)
 
     def _room(self, sizes: tuple[int, ...], batch: int) -> Workspace:
         inside, outside, room = self.first.inside, self.first.outside, self._workspace
         most, rows, classes = max(sizes), self.rows, self.classes
-        shape = Shape(len(sizes), most, batch, inside, outside, rows, classes, self.dim)
+        shape = Shape(len(sizes), most, batch, inside, outside, rows, classes)
         if room is None or room.shape != shape:
             room = Workspace(shape, None if room is None else room.memory, self.images)
-            self._workspace, self._shared = room, None
+            self._workspace = room
         if room.sizes != sizes:
             room.weights.copy_(_weights(sizes, batch, self.how.rate))
             torch.neg(room.weights, out=room.negated)

@@ -28,7 +28,6 @@ class Shape(NamedTuple):
     outside: int
     rows: int  # of the last product: `outside`, and some that mean nothing
     classes: int
-    dim: int  # of the model
 
 
 class Batch(NamedTuple):
@@ -71,13 +70,12 @@ class Workspace:
     negated     (clients, 1, points) less than 0 by as much
     hits        (clients, classes, points) the same, each at the label of its point; and a row a
                 client for NumPy as `hit_by_client`
-    start       (d,) the model that all clients start from, where it is one
     """
 
     def __init__(self, shape: Shape, memory: Tensor | None, like: Tensor) -> None:
         """`memory` is that of an earlier one; where it is too short, there is new one."""
         self.shape = shape
-        clients, points, _, inside, outside, rows, classes, dim = shape
+        clients, points, _, inside, outside, rows, classes = shape
         count = clients * points
         pieces = piece_count(count)
         in_pieces = pieces, -(-count // pieces)
@@ -89,7 +87,6 @@ class Workspace:
             (clients, classes, points),
             (clients, 1, points),
             (clients, 1, points),
-            (dim,),
         ]
         lengths = [math.prod(shape) for shape in shapes]
         if memory is None or len(memory) < sum(lengths):
@@ -104,7 +101,6 @@ class Workspace:
             self.hits,
             self.weights,
             self.negated,
-            self.start,
         ) = (part.view(shape) for part, shape in zip(parts, shapes, strict=True))
         self.rows, outputs = (
             part.flatten(0, 1)[:count] for part in (self.pieces, self.piece_outputs)
