@@ -75,7 +75,8 @@ class Upper:
                 before = layer.activation
         self._starts = starts
         for parts, room in zip(starts, self._full, strict=True):
-            torch.cat(parts, dim=2, out=room.weights)
+            room.matrix.copy_(parts.matrix)
+            room.bias.copy_(parts.bias)
 
     def forward(self, below: Tensor) -> Tensor:
         """(c, batch, out) of the layer below, before its activation -> (c, classes, batch)."""
