@@ -171,6 +171,15 @@ def test_threads_change_no_bit(clients: int, kind: str) -> None:
     assert len(found) == 1
 
 
+def test_a_model_may_lie_anywhere_in_memory() -> None:
+    data, kind = training_data(SHAPE, SIZES["equal"]), KINDS["plain"]
+    model, jobs = network().initial(1), [Job(client) for client in range(4)]
+    behind = torch.cat([torch.ones(5), model])[5:]
+    strided = torch.stack([model, torch.ones_like(model)], dim=1)[:, 0]
+    found = {bits(stacked(data, kind.how).train(m, jobs, 2)) for m in (model, behind, strided)}
+    assert len(found) == 1
+
+
 def test_what_is_kept_changes_no_bit() -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
     model, used = network().initial(1), stacked(data, kind.how)
