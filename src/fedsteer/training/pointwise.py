@@ -103,9 +103,18 @@ class Pointwise:
         batch = min(self.how.batch or most, most)
         room = self._room(sizes, batch)
         every = torch.from_numpy(_filled(clients, most))
-        first, *upper = self._starts(orders, len(room.pieces))
         torch.index_select(self.images, 0, every, out=room.rows)
-        self._first_outputs(first, room)
+        images, outputs = room.images, room.outputs
+        if all(
+            order.start is start for order in orders
+        ):  # then rows of several may share a product
+            images, outputs, starts = room.pieces, room.piece_outputs, start.contiguous()
+        else:
+            starts = torch.stack([order.start for order in orders])
+        first = self._parts(self.first, starts, len(images))
+        upper = [self._parts(layer, starts, len(orders)) for layer in self.layers[1:]]
+        with using(min(torch.get_num_threads(), len(images))):
+            torch.baddbmm(first.bias.mT, images, first.matrix.mT, out=outputs)
         with using(1):  # all that is small
             if room.most_steps > 1:
                 self.products.of(clients, room.images, room.products)
@@ -121,34 +130,13 @@ class Pointwise:
         updates[:, self.first.bias :] = small
         return Trained(updates, room.steps.copy(), losses / (self.how.rate * room.steps))
 
-    def _first_outputs(self, first: Parts, room: Workspace) -> None:
-        """X W_0^T + b_0 of all points."""
-        images, outputs = room.images, room.outputs
-        if len(first.matrix) != len(images):  # one matrix for all, whoever the rows belong to
-            images, outputs = room.pieces, room.piece_outputs
-        with using(min(torch.get_num_threads(), len(images))):
-            torch.baddbmm(first.bias.mT, images, first.matrix.mT, out=outputs)
-
-    def _starts(self, orders: Sequence[Order], pieces: int) -> Iterator[Parts]:
-        """The weights of every layer that clients start from.
-
-        Where these are the same for all, the first layer's are repeated piece by piece.
-        """
-        start, stride, times = orders[0].start, 0, pieces
-        if any(order.start is not start for order in orders):
-            start = torch.stack([order.start for order in orders])
-            stride, times = self.dim, len(orders)
-        start = start.contiguous()
-        begin = start.storage_offset()
-        for layer in self.layers:
-            inside, outside = layer.inside, layer.outside
-            yield Parts(
-                start.as_strided(
-                    (times, outside, inside), (stride, inside, 1), begin + layer.weight
-                ),
-                start.as_strided((times, outside, 1), (stride, 1, 1), begin + layer.bias),
-            )
-            times = len(orders)
+    def _parts(self, layer: Linear, starts: Tensor, times: int) -> Parts:
+        """A layer's weights in (times, d) models, or in one (d,) as often."""
+        inside, outside = layer.inside, layer.outside
+        stride, begin = (self.dim if starts.ndim > 1 else 0), starts.storage_offset()
+        matrix = (times, outside, inside), (stride, inside, 1), begin + layer.weight
+        bias = (times, outside, 1), (stride, 1, 1), begin + layer.bias
+        return Parts(starts.as_strided(*matrix), starts.as_strided(*bias))
 
     def _room(self, sizes: tuple[int, ...], batch: int) -> Workspace:
         inside, outside, room = self.first.inside, self.first.outside, self._workspace

@@ -118,8 +118,11 @@ def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
             workers.shutdown(cancel_futures=True)
 
 
-class Using:
-    """See `using`. (A generator would take as long as a short product.)"""
+class using:
+    """A block with so many threads for torch's products.
+
+    No generator: that would take as long as a short product.
+    """
 
     def __init__(self, threads: int) -> None:
         self.threads = self.before = threads
@@ -132,8 +135,3 @@ class Using:
     def __exit__(self, *error: object) -> None:
         if self.before != self.threads:
             torch.set_num_threads(self.before)
-
-
-def using(threads: int) -> Using:
-    """A block with so many threads for torch's products."""
-    return Using(threads)
