@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from fedsteer.errors import DataError
 from fedsteer.records import RecordWriter, Run, find_runs
 from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
-from fedsteer.simulate.loop import Happened
 
 
 def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     track = tensorboard_tracker(tmp_path)
     row = {"round": 1, "accuracy": 0.5, "active": 3, "loss": None, "group_accuracy": {"rare": 0.1}}
-    track(Happened(row, [], {}))
-    track(Happened({"round": 2, "active": 4}, [], {}))
+    track(SimpleNamespace(row=row))
+    track(SimpleNamespace(row={"round": 2, "active": 4}))
     (events,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
     content = events.read_bytes()
     assert b"accuracy" in content and b"accuracy/rare" in content and b"active" in content

@@ -14,7 +14,8 @@ import torch
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.rules import RULES
 from fedsteer.simulate.experiment import Model
-from fedsteer.simulate.loop import Happened, Simulation
+from fedsteer.simulate.happened import Happened
+from fedsteer.simulate.loop import Simulation
 from fedsteer.training import evaluate
 from tests.simulate.small import simulation, small
 from tests.simulate.test_world import participations

@@ -32,7 +32,7 @@ def visit(
     assert not (clients.inspect(round) | faults)
     active = clients.activate(round, weighs=weighs, max_weight=cap)
     clients.welcome(active)
-    clients.commit(active, training=True, norms=np.ones(len(names)))
+    clients.commit(active, np.ones(len(names)), training=True)
     return active
 
 
@@ -116,7 +116,7 @@ def test_warm_up_rounds_count_no_participation() -> None:
     round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
     active = clients.activate(round, weighs=True, max_weight=None)
     clients.welcome(active)
-    clients.commit(active, training=False, norms=np.ones(1))
+    clients.commit(active, np.ones(1), training=False)
     assert clients.rounds == 0 and clients.number == 1
     assert not clients.source.count.values.any()  # type: ignore[attr-defined]
 

@@ -31,7 +31,7 @@ def take(
     result, complete = warm_up.compute(clients, active)
     clients.welcome(active)
     collected = warm_up.commit(clients, active, complete)
-    clients.commit(active, training=False, norms=np.ones(len(names)))
+    clients.commit(active, np.ones(len(names)), training=False)
     return result, complete, collected
 
 

@@ -12,7 +12,7 @@ from fedsteer.flower.asking import Asked
 from fedsteer.flower.replies import Reading
 from fedsteer.records.rows import client_rows, refused_rows, round_row
 from fedsteer.records.totals import Totals
-from fedsteer.rules.base import Diagnostics
+from fedsteer.rules.diagnostics import Diagnostics
 
 
 def round_entry(
@@ -46,27 +46,6 @@ def round_entry(
         bytes_down=sent,
         train_loss=float(np.mean(losses)) if losses else None,
         server_bytes=held,
-    )
-
-
-def nothing_used(phase: str) -> Diagnostics:
-    """A round that the rule refused as a whole: nothing moved, but everything was sent."""
-    none = np.zeros(0)
-    return Diagnostics(
-        phase=phase,
-        clients=(),
-        fresh=(),
-        weights=none,
-        probabilities=none,
-        staleness=none,
-        norms=none,
-        relative_errors=none,
-        cosines=none,
-        refreshed_errors=none,
-        variance=float("nan"),
-        delta_norm=0.0,
-        bound_factor=1.0,
-        dropped={},
     )
 
 

@@ -39,11 +39,11 @@ from fedsteer.flower.replies import (
     read_replies,
     weighted_metrics,
 )
-from fedsteer.flower.rows import client_entries, nothing_used, round_entry, rule_metrics
+from fedsteer.flower.rows import client_entries, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
 from fedsteer.records.totals import Totals
-from fedsteer.rules import make_rule
-from fedsteer.rules.base import Diagnostics, Memory, Rule
+from fedsteer.rules import Diagnostics, Rule, make_rule
+from fedsteer.rules.base import Memory
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
@@ -372,7 +372,7 @@ class RuleStrategy(Strategy):
         log(WARNING, "fedsteer: round %s was refused: %s", number, refusal)
         for reply in reading.usable.values():
             reading.failed[reply.client] = f"round refused: {refusal}"
-        self._record(number, asked, nothing_used(self.rule.phase(self.state)), reading)
+        self._record(number, asked, Diagnostics(self.rule.phase(self.state)), reading)
         return self._end_round(number), MetricRecord({"fedsteer-active": 0})
 
     def _record(self, number: int, asked: Asked, happened: Diagnostics, reading: Reading) -> None:

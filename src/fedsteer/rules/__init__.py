@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedsteer.errors import unknown
-from fedsteer.rules.base import Diagnostics, Requests, Rule, Step
+from fedsteer.rules.base import Requests, Rule, Step
 from fedsteer.rules.cluster_fedvarp import ClusterFedVARP
+from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.fedavg import FedAvg
 from fedsteer.rules.fedawe import FedAWE
 from fedsteer.rules.fedprox import FedProx

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused, StateError
+from fedsteer.rules.diagnostics import Beliefs, Diagnostics
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
 from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
@@ -56,30 +57,6 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Diagnostics:
-    """What happened in a step, client by client and in sum; costs k dimensions only."""
-
-    phase: str  # "train" or "warm-up"
-    clients: tuple[ClientId, ...]
-    fresh: tuple[bool, ...]  # False: asked only to refresh
-    weights: Floats  # a_i, the factor of g_i in the aggregate
-    probabilities: Floats  # p_i used
-    staleness: Floats  # rounds since the last visit; nan for the first
-    norms: Floats  # |g_i|
-    relative_errors: Floats  # |g_i - estimate|^2 / |g_i|^2 of the estimate before the refresh
-    cosines: Floats  # between g_i and that estimate; nan where there is none
-    refreshed_errors: Floats  # as relative_errors, of coordinates recomputed from g_i itself
-    variance: float  # of the aggregate (Theorem 1), estimated from the active clients; nan for
-    #                  rules that do not weigh by d_i/p_i, and in a warm-up
-    delta_norm: float  # 0 where the model stands still
-    bound_factor: float  # the norm bound scaled delta by this; 1: it did not act
-    dropped: Mapping[ClientId, str]
-    condition: float = float("nan")  # of the basis Gram matrix, where there is a basis
-    columns: int = 0  # of the basis in use
-    core_set: tuple[ClientId, ...] = ()
-
-
-@dataclass(frozen=True)
 class Step:
     """The result of a step: w <- w - rate * delta if action is "move"."""
 
@@ -87,13 +64,6 @@ class Step:
     state: State
     diagnostics: Diagnostics
     action: Action = "move"
-
-
-class Estimates(NamedTuple):
-    """What a rule believed of this round's updates."""
-
-    products: Floats  # (m,) g_i . estimate_i
-    squares: Floats  # (m,) |estimate_i|^2
 
 
 @dataclass(frozen=True)
@@ -104,13 +74,10 @@ class Outcome:
     delta_squared_norm: float
     squared_norms: Floats  # (m,) |g_i|^2
     weights: Floats  # (m,) factor of g_i in delta
-    estimates: Estimates | None = None  # where the rule believes anything
     action: Action = "move"
     phase: str = "train"
-    condition: float = float("nan")
-    columns: int = 0
     core_set: tuple[ClientId, ...] = ()
-    refreshed_residuals: Floats | None = None  # (m,) |g_i - its own projection|^2
+    beliefs: Callable[[], Beliefs] = Beliefs  # must not hold on to anything of size d
     scratch: Any = None  # what `commit` needs again
 
 
@@ -253,7 +220,7 @@ class Rule(ABC):
         state.consume()
         clients.welcome(active)
         self.commit(memory, active, outcome)
-        clients.commit(active, training=outcome.phase == "train", norms=step_diagnostics.norms)
+        clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
@@ -342,36 +309,19 @@ def _diagnose(
     dropped: Mapping[ClientId, str],
     weighs: bool,
 ) -> Diagnostics:
-    squares, refreshed = outcome.squared_norms, outcome.refreshed_residuals
-    positive = np.where(squares > 0, squares, np.nan)  # what is divided by zero is not known
-    unknown = np.full(len(squares), np.nan)
-    residuals, cosines, variance = squares, unknown, np.nan
-    if outcome.estimates is not None:
-        products, estimated = outcome.estimates
-        residuals = np.maximum(squares - 2 * products + estimated, 0.0)
-        cosines = products / np.sqrt(positive * np.where(estimated > 0, estimated, np.nan))
-    probabilities = 1.0 / active.inverse
-    if weighs and outcome.phase == "train":
-        counted = active.weights**2 * (1 - probabilities)  # d_i^2 (1 - p_i) / p_i^2 if uncapped
-        variance = float(counted @ residuals)
+    moves = outcome.action != "hold"
     return Diagnostics(
         phase=outcome.phase,
         clients=active.clients,
         fresh=tuple(active.fresh.tolist()),
         weights=outcome.weights,
-        probabilities=probabilities,
         staleness=active.staleness,
-        norms=np.sqrt(squares),
-        relative_errors=residuals / positive,
-        cosines=cosines,
-        refreshed_errors=unknown if refreshed is None else refreshed / positive,
-        variance=variance,
-        delta_norm=0.0
-        if outcome.action == "hold"
-        else factor * math.sqrt(outcome.delta_squared_norm),
+        delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,
         bound_factor=factor,
-        dropped=dict(dropped),
-        condition=outcome.condition,
-        columns=outcome.columns,
+        dropped=dropped,
         core_set=outcome.core_set,
+        squared_norms=outcome.squared_norms,
+        inverse=active.inverse,
+        unbiased=active.weights if weighs and outcome.phase == "train" else None,
+        look=outcome.beliefs,
     )

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
-from fedsteer.rules.base import Estimates, Memory, Outcome, Requests, Rule, no_estimates
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
+from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options, option
 from fedsteer.rules.selection import warm_up_outcome
@@ -103,8 +105,7 @@ class ClusterFedVARP(Rule):
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
             weights=active.weights,
-            estimates=Estimates(np.sum(belongs * products, axis=0), np.diag(own.gram) @ belongs),
-            columns=int((np.diag(own.gram) > 0).sum()),
+            beliefs=partial(_believed, belongs, products, own.gram.diagonal().copy()),
             scratch=(labels, replace(result, products=products)),
         )
 
@@ -144,6 +145,12 @@ class ClusterFedVARP(Rule):
         if self.options.clusters is not None:
             labels = np.array([self.options.clusters.get(c, -1) for c in active.clients], np.int64)
         return labels
+
+
+def _believed(belongs: Floats, products: Floats, squares: Floats) -> Beliefs:
+    """Of means, where `belongs` (clusters, m) says who has which one."""
+    estimates = Estimates(np.sum(belongs * products, axis=0), squares @ belongs)
+    return Beliefs(estimates, columns=int((squares > 0).sum()))
 
 
 def _own(memory: Memory) -> ClusterMemory:

@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Estimates, Memory, Outcome, Requests, Rule
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
 from fedsteer.rules.selection import (
@@ -38,6 +40,7 @@ from fedsteer.rules.selection import (
     warm_up_outcome,
 )
 from fedsteer.steering.clients import Clients
+from fedsteer.steering.geometry import Geometry
 from fedsteer.steering.kernels import Array, Floats, Pass
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
@@ -115,20 +118,14 @@ class FedSteer(Rule):
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
-        believed = Estimates(*space.estimate_products(used, result.products))
-        new_products, new_squares = space.estimate_products(new, result.products)
+        believed = space.geometry, space.estimate_scale, used, new, result.products
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
-            estimates=believed,
-            refreshed_residuals=np.maximum(
-                result.squared_norms - 2 * new_products + new_squares, 0.0
-            ),
             weights=weights,
-            condition=space.geometry.condition,
-            columns=space.geometry.columns,
             core_set=tuple(owner for owner in space.owners if owner is not None),
+            beliefs=partial(_believed, *believed),
             scratch=Scratch(result, casting, old, new),
         )
 
@@ -202,6 +199,14 @@ class FedSteer(Rule):
             return space.solve(result.products, options.ridge, options.solver)
         norms = np.sqrt(result.squared_norms)
         return options.own_scale * space.own_coordinates(norms, casting.core, casting.refreshed)
+
+
+def _believed(
+    geometry: Geometry, scale: Floats, old: Floats, new: Floats, products: Floats
+) -> Beliefs:
+    """Of coordinates before and after the round; `products` are of the raw columns."""
+    before, after = (Estimates(*geometry.estimate(z * scale, products)) for z in (old, new))
+    return Beliefs(before, after, geometry.condition, geometry.columns)
 
 
 def _own(memory: Memory) -> FedSteerMemory:

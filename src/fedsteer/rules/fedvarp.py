@@ -8,11 +8,13 @@ Memory N x d. The sum over all clients is kept running.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Estimates, Memory, Outcome, Rule
+from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory
@@ -36,9 +38,13 @@ def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
         delta_squared_norm=result.delta_squared_norm,
         squared_norms=result.squared_norms,
         weights=weights,
-        estimates=Estimates(recalled.scales * recalled.dots, recalled.scales**2 * recalled.squares),
+        beliefs=partial(_believed, recalled.scales, recalled.dots, recalled.squares),
         scratch=recalled,
     )
+
+
+def _believed(scales: Floats, dots: Floats, squares: Floats) -> Beliefs:
+    return Beliefs(Estimates(scales * dots, scales**2 * squares))
 
 
 @final

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.records.rows import client_rows, round_row
 from fedsteer.records.totals import Totals
-from fedsteer.rules import Requests, Round, Rule, Step
+from fedsteer.rules import Requests, Round, Rule
+from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import Arrays, pack_states, unpack_states
@@ -28,15 +28,6 @@ from fedsteer.training import Job, Trained, evaluate
 
 MOST_WARM_UP = 1_000_000
 """A warm-up that waits for a client which never comes must end some day."""
-
-
-@dataclass
-class Happened:
-    """One round, as it goes into the records."""
-
-    row: dict[str, Any]
-    clients: list[dict[str, Any]]
-    timing: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -125,17 +116,26 @@ class Simulation:
             self.model, self.moments = self.initial, self.optimiser.init()
         self.trained += training
         clock.append(perf_counter())
-        row = self._row(requests, trained, step)
+        evaluation: dict[str, Any] = {}
         if training:
             self._look_at_watched()
             if self.trained % self.world.experiment.run.evaluate_every == 0 or self.finished:
-                self.last = self._evaluation()
-                row |= self.last
+                self.last = evaluation = self._evaluation()
         clock.append(perf_counter())
         timing = {"round": self.number, "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
-        return Happened(row, self._client_rows(requests, trained, step), timing)
+        return Happened(
+            number=self.number,
+            told=step.diagnostics,
+            losses=trained.losses,
+            steps=trained.steps,
+            asked=requests.everyone,
+            collected=requests.collect,
+            counts=self._count(requests, training),
+            timing=timing,
+            evaluation=evaluation,
+        )
 
     def result(self) -> dict[str, Any]:
         """The summary of a finished run."""
@@ -184,28 +184,24 @@ class Simulation:
             refresh=asked.refresh or None,
         )
 
-    def _row(self, asked: Requests, trained: Trained, step: Step) -> dict[str, Any]:
-        happened, size = step.diagnostics, 4 * self.world.network.dim
-        count = len(asked.everyone)
+    def _count(self, asked: Requests, training: bool) -> dict[str, Any]:
+        """What the round asked for, sent and left in memory; added to the totals as well."""
+        count, size = len(asked.everyone), 4 * self.world.network.dim
         # A start model travels instead of the global one, control variates beside it.
         controls = count * ("control" in asked.shared)
         controls += sum("control" in own for own in asked.each.values())
         up, down, held = count * size, (count + controls) * size, self.state.nbytes
-        training = happened.phase == "train"
         self.totals.count(
             training=training, uploads=count, bytes_up=up, bytes_down=down, server_bytes=held
         )
-        return round_row(
-            self.number,
-            happened,
-            training_round=self.trained if training else 0,
-            refreshed=len(asked.refresh),
-            collected=len(asked.collect),
-            bytes_up=up,
-            bytes_down=down,
-            train_loss=float(trained.losses.mean()) if count else None,
-            server_bytes=held,
-        )
+        return {
+            "training_round": self.trained if training else 0,
+            "refreshed": len(asked.refresh),
+            "collected": len(asked.collect),
+            "bytes_up": up,
+            "bytes_down": down,
+            "server_bytes": held,
+        }
 
     def _look_at_watched(self) -> None:
         positions = self.rule.coordinates(self.state, self.watch) if self.watch else None
@@ -228,8 +224,3 @@ class Simulation:
             "group_accuracy": found.group_accuracy(world.label_groups),
             "client_accuracy": found.client_accuracy(world.holds.astype(np.float64)),
         }
-
-    def _client_rows(self, asked: Requests, trained: Trained, step: Step) -> list[dict[str, Any]]:
-        told = zip(asked.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
-        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in told}
-        return client_rows(self.number, step.diagnostics, set(asked.collect), extras)

@@ -30,7 +30,8 @@ from fedsteer.records.reader import FAILURE
 from fedsteer.records.writer import STREAMS
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.loop import Happened, Simulation
+from fedsteer.simulate.happened import Happened
+from fedsteer.simulate.loop import Simulation
 from fedsteer.simulate.manifest import manifest, same_run
 from fedsteer.simulate.world import build_world
 
@@ -152,8 +153,8 @@ class OpenRun:
             trained=self.simulation.trained,
             rounds=self.simulation.world.experiment.run.rounds,
             number=self.simulation.number,
-            phase=happened.row["phase"],
-            active=happened.row["active"],
+            phase=happened.told.phase,
+            active=len(happened.told.clients),
             accuracy=self.simulation.last.get("accuracy"),
         )
 

@@ -122,9 +122,10 @@ class Clients(Component):
             self.roster.enrol(active.clients)
             self.probability.join(active.slots[newcomers], active.number)
 
-    def commit(self, active: Active, *, training: bool, norms: Floats) -> None:
+    def commit(self, active: Active, squared_norms: Floats, *, training: bool) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
         if self.bound is not None:
+            norms = np.sqrt(squared_norms)
             self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
         if active.sizes is not active.old_sizes:
             self.sizes[active.slots] = active.sizes

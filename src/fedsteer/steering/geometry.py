@@ -50,6 +50,10 @@ class Geometry:
         present = np.flatnonzero(self.present)
         return condition(self.scaled[present[:, None], present])
 
+    def estimate(self, combined: Floats, products: Floats) -> tuple[Floats, Floats]:
+        """(m,) g_i . estimate_i and |estimate_i|^2 of estimates that combine raw columns."""
+        return np.vecdot(combined, products.T), np.vecdot(combined @ self.gram, combined)
+
     @cached_property
     def _solvers(self) -> dict[tuple[float, str], Callable[[Floats], Floats]]:
         return {}

@@ -116,11 +116,6 @@ class Subspace(Component):
         solved = self.geometry.solve(ridge, scale[:, None] * products, solver).T
         return solved * scale if self.magnitude == "follow" else solved
 
-    def estimate_products(self, stored: Floats, products: Floats) -> tuple[Floats, Floats]:
-        """(m,) g_i . estimate_i and |estimate_i|^2 for stored coordinates, in k dimensions."""
-        scaled = stored * self.estimate_scale  # the estimates as combinations of raw columns
-        return np.vecdot(scaled, products.T), np.vecdot(scaled @ self.gram, scaled)
-
     def own_coordinates(
         self,
         norms: Floats,

@@ -28,7 +28,7 @@ class Products:
         # Rows by the identity of a client's array, which lives as long as it stands here.
         self._row_of = dict[int, int]()
         self._points = list[Points]()
-        self._asked, self._calls = np.zeros(0, np.int64), 0  # when each row was last asked for
+        self._asked, self._calls = list[int](), 0  # when each row was last asked for
 
     @property
     def numbers(self) -> int:
@@ -41,34 +41,38 @@ class Products:
         if count > self._width:
             self._width, self._most = count, self.room // count**2
             self._table = images.new_empty((self._most, count, count))
-            self._asked = np.zeros(self._most, np.int64)
             self._row_of.clear()
             self._points.clear()
+            self._asked.clear()
         if len(clients) > self._most:  # too many to keep
             for points, own, place in zip(clients, images, into, strict=True):
                 _write(own[: len(points)], place)
             return
         self._calls += 1
         rows = [self._row_of.get(id(points), -1) for points in clients]
-        self._asked[[row for row in rows if row >= 0]] = self._calls  # none of these may go
+        for row in rows:
+            if row >= 0:
+                self._asked[row] = self._calls  # none of these may go
         if -1 in rows:
             for points, own in zip(clients, images, strict=True):
                 if id(points) not in self._row_of:  # somebody may be here twice
                     self._add(points, own)
             rows = [self._row_of[id(points)] for points in clients]
         kept = self._table if count == self._width else self._table[:, :count, :count]
-        torch.index_select(kept, 0, torch.tensor(rows), out=into)
+        # Few long rows: NumPy takes half of the time that torch's `index_select` does.
+        kept.numpy().take(rows, axis=0, out=into.numpy(), mode="clip")
 
     def _add(self, points: Points, images: Tensor) -> None:
         """A row for a new client: a free one, or that of who was not here for longest."""
         row = len(self._points)
         if row < self._most:
             self._points.append(points)
+            self._asked.append(self._calls)
         else:
-            row = int(self._asked.argmin())
+            row = self._asked.index(min(self._asked))
             del self._row_of[id(self._points[row])]
-            self._points[row] = points
-        self._row_of[id(points)], self._asked[row] = row, self._calls
+            self._points[row], self._asked[row] = points, self._calls
+        self._row_of[id(points)] = row
         _write(images[: len(points)], self._table[row])
 
 

@@ -1,8 +1,8 @@
 """fedsteer: the simulator's own loop and engine; threads as `--set run.threads=` would set them.
 
-Every round goes through `Simulation.round`: participation, plan, local training, FedAvg's checked
-step, the server optimiser and the rows of the records (which are made, but not written to disk, as
-the others write none). Nothing is evaluated.
+Every round goes through `Simulation.round`: participation, plan, local training with its losses,
+FedAvg's checked step and the server optimiser. Nothing is evaluated, and no rows of records are
+made, as the others make none.
 """
 
 from __future__ import annotations

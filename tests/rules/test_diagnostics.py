@@ -1,0 +1,62 @@
+"""Diagnostics are worked out when they are looked at: later than the step, and no worse for it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsteer import Diagnostics
+from tests.rules.enrolled import ENROLLED, FLOAT64, Enrolled, as_round, events, start
+
+LISTS = (
+    *("weights", "probabilities", "staleness", "norms"),
+    *("relative_errors", "refreshed_errors", "cosines"),
+)
+NUMBERS = ("variance", "condition", "columns", "delta_norm", "bound_factor")
+
+every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED)
+
+
+def facts(told: Diagnostics) -> list[Any]:
+    """Everything, in a form that compares with ==, nan with nan as well."""
+    lists = [getattr(told, name).tobytes() for name in LISTS]
+    return [lists, np.array([getattr(told, name) for name in NUMBERS]).tobytes(), told.core_set]
+
+
+@every_rule
+def test_a_late_look_finds_what_an_early_one_does(entry: Enrolled) -> None:
+    happenings = events(6)
+    early, found = start(entry.rule()), []
+    for event in happenings:
+        early.play([event])
+        found += [facts(told) for told in early.diagnostics[len(found) :]]
+    late = start(entry.rule()).play(happenings)
+    assert [facts(told) for told in late.diagnostics] == found
+    assert len({repr(fact) for fact in found}) > 3
+
+
+@every_rule
+def test_whoever_keeps_them_keeps_no_update(entry: Enrolled) -> None:
+    played, kept, gone = start(entry.rule()), [], []
+    for event in events(7, rounds=10):
+        if event.leaving:
+            continue
+        round = as_round(event, FLOAT64, played.model)
+        step = played.rule.step(played.state, round)
+        kept.append(step.diagnostics)
+        gone += [weakref.ref(round.updates), weakref.ref(step.delta)]
+        played.state = step.state
+    del round, step
+    gc.collect()
+    assert kept and [place() is None for place in gone] == [True] * len(gone)
+
+
+def test_nothing_happened() -> None:
+    told = Diagnostics("warm-up")
+    assert told.clients == () and not told.columns
+    assert np.isnan([told.variance, told.condition]).all()
+    assert all(getattr(told, name).shape == (0,) for name in LISTS)
