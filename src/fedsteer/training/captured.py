@@ -14,7 +14,8 @@ order when a client begins and back when it ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,23 +44,13 @@ WARM_UP = 3
 """Steps before a capture: libraries choose their kernels and take their workspace in these."""
 
 
+@dataclass(eq=False)
 class Captured(Together):
-    """Train clients on `SLOTS` streams, their steps replayed from captured graphs."""
+    """Train clients on `count` streams, their steps replayed from captured graphs."""
 
-    name = "captured"
-
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        how: LocalTraining,
-        seed: int,
-        exact: bool = True,
-        slots: int = SLOTS,
-    ) -> None:
-        super().__init__(network, data, how, seed, exact)
-        self.count = slots
-        self.slots: list[Slot] = []  # made when first needed: they hold memory
+    name: ClassVar[str] = "captured"
+    count: int = SLOTS
+    slots: list[Slot] = field(default_factory=list)  # made when first needed: they hold memory
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""

@@ -38,7 +38,9 @@ STACKED_NUMBERS = 400_000_000
 class Engine(Protocol):
     """Trains the clients of a round."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As in `ENGINES`."""
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
@@ -72,12 +74,13 @@ def make_engine(
     exact: bool = True,
 ) -> Engine:
     """An engine by name; `exact` False allows shorter numbers in the products on a GPU."""
+    given = network, data, how, seed
     if name == "sequential":
-        return Sequential(network, data, how, seed, exact)
+        return Sequential(*given, exact=exact)
     if name == "captured":
         if not data.images.is_cuda:
             raise ConfigurationError("run.engine=captured needs a GPU")
-        return Captured(network, data, how, seed, exact)
+        return Captured(*given, exact=exact)
     if name not in ENGINES:
         raise unknown("engine", name, ENGINES)
     if name == "threaded":
@@ -87,14 +90,14 @@ def make_engine(
                 "the threaded engine needs a CPU and a plain stack of convolutions and dense "
                 "layers; run.engine=sequential trains any network"
             )
-        return Threaded(network, data, how, seed, DirectGradient(layers))
+        return Threaded(*given, DirectGradient(layers))
     gradient = _gradient(network, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
     pointwise = None
     layers = known_layers(network, exact)
     if layers is not None and is_wide(layers) and not data.images.is_cuda:
         pointwise = Pointwise(layers, network.dim, data, how)
-    return Stacked(network, data, how, seed, gradient, width, exact, pointwise)
+    return Stacked(*given, gradient, width, pointwise, exact=exact)
 
 
 def _gradient(network: Network, exact: bool) -> StackedGradient:

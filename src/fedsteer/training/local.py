@@ -10,7 +10,7 @@ engines use the schedule and the step below, so they can only differ in how grad
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,18 +95,15 @@ def joined(parts: Sequence[Trained]) -> Trained:
     )
 
 
+@dataclass(eq=False)
 class Trainer:
-    """What every engine is given; `exact` False allows shorter numbers on a GPU."""
+    """What every engine is given."""
 
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        how: LocalTraining,
-        seed: int,
-        exact: bool = True,
-    ) -> None:
-        self.network, self.data, self.how, self.seed, self.exact = network, data, how, seed, exact
+    network: Network
+    data: TrainingData
+    how: LocalTraining
+    seed: int
+    exact: bool = field(default=True, kw_only=True)  # False: shorter numbers will do on a GPU
 
 
 def schedule(

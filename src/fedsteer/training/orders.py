@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ class Order(NamedTuple):
 class Together(Trainer, ABC):
     """An engine that trains clients together: of its own simulation, or of any like it."""
 
-    name: str
+    name: ClassVar[str]
 
     @abstractmethod
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
@@ -63,7 +63,7 @@ class Together(Trainer, ABC):
             raise
         except Exception as error:
             # The reference trains the same clients one by one and names the one that fails.
-            reference = Sequential(self.network, self.data, self.how, self.seed, self.exact)
+            reference = Sequential(self.network, self.data, self.how, self.seed, exact=self.exact)
             reference.train(model, jobs, round, proximal)
             raise TrainingFailed(
                 f"clients fail when trained together, though none does alone: {error}; "

@@ -6,6 +6,7 @@ Slow, obvious, and it names the client at which something fails.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from fedsteer.training.local import (
 class Sequential(Trainer):
     """Train clients one after the other."""
 
-    name = "sequential"
+    name: ClassVar[str] = "sequential"
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0

@@ -9,7 +9,8 @@ equal size do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -20,14 +21,11 @@ from fedsteer.draws import generator
 from fedsteer.training.formula import FormulaGradient
 from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
-    LocalTraining,
     Trained,
-    TrainingData,
     augmented,
     descend,
     schedule,
 )
-from fedsteer.training.networks import Network
 from fedsteer.training.orders import Order, Together
 from fedsteer.training.planned import Planned, longest_first
 from fedsteer.training.pointwise import Pointwise
@@ -51,24 +49,14 @@ class StackedGradient(Protocol):
         """(clients, d) gradients and (clients,) losses."""
 
 
+@dataclass(eq=False)
 class Stacked(Together):
     """Train clients together, at most `width` at a time."""
 
-    name = "stacked"
-
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        how: LocalTraining,
-        seed: int,
-        gradient: StackedGradient,
-        width: int,
-        exact: bool = True,
-        pointwise: Pointwise | None = None,
-    ) -> None:
-        super().__init__(network, data, how, seed, exact)
-        self.gradient, self.width, self.pointwise = gradient, width, pointwise
+    name: ClassVar[str] = "stacked"
+    gradient: StackedGradient
+    width: int
+    pointwise: Pointwise | None = None  # where that is a way to train some of them
 
     def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
         """Train all orders; `like` gives type and device where there are none."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,32 +23,20 @@ from fedsteer.training.direct import DirectGradient
 from fedsteer.training.layers import Sink
 from fedsteer.training.local import (
     Job,
-    LocalTraining,
     Trained,
     Trainer,
-    TrainingData,
     augmented,
     batches,
     descend,
 )
-from fedsteer.training.networks import Network
 
 
+@dataclass(eq=False)
 class Threaded(Trainer):
     """Train clients side by side, on as many threads as torch was given."""
 
-    name = "threaded"
-
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        how: LocalTraining,
-        seed: int,
-        gradient: DirectGradient,
-    ) -> None:
-        super().__init__(network, data, how, seed)
-        self.gradient = gradient
+    name: ClassVar[str] = "threaded"
+    gradient: DirectGradient
 
     def train(
         self, model: Tensor, jobs: Sequence[Job], round: int, proximal: float = 0.0
