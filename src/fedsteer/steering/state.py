@@ -24,6 +24,8 @@ from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library
 
 VERSION = 1
 Arrays = dict[str, NDArray[Any]]
+PLAIN = frozenset((int, float, bool, str, list, dict, type(None)))
+"""What no array can be."""
 
 
 @dataclass
@@ -128,9 +130,11 @@ def _arrays(component: Component) -> list[Array]:
     found, parts = list[Array](), [component]
     for part in parts:  # which grows
         for value in vars(part).values():
+            if type(value) in PLAIN:
+                continue
             if isinstance(value, Component):
                 parts.append(value)
-            elif not isinstance(value, (int, float, str, list)) and _is_array(value):
+            elif _is_array(value):
                 found.append(value)
     return found
 
