@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer import Diagnostics
+from fedsteer import Diagnostics, Round, make_rule
 from tests.rules.enrolled import ENROLLED, FLOAT64, Enrolled, as_round, events, start
 
 LISTS = (
@@ -53,6 +53,15 @@ def test_whoever_keeps_them_keeps_no_update(entry: Enrolled) -> None:
     del round, step
     gc.collect()
     assert kept and [place() is None for place in gone] == [True] * len(gone)
+
+
+def test_staleness() -> None:
+    rule = make_rule("fedavg")
+    state = rule.init(2, [1, 1, 1])
+    step = rule.step(state, Round(2, [0, 1], np.ones((2, 2)), [0.5, 0.5]))
+    assert np.isnan(step.diagnostics.staleness).all()
+    later = rule.step(step.state, Round(7, [2, 1], np.ones((2, 2)), [0.5, 0.5])).diagnostics
+    np.testing.assert_array_equal(later.staleness, [np.nan, 5])
 
 
 def test_nothing_happened() -> None:

@@ -101,12 +101,12 @@ def test_without_probabilities_an_open_population_is_whoever_was_seen() -> None:
     assert active.total == 4.0 and active.shares.tolist() == [0.5]
 
 
-def test_staleness_and_old_sizes() -> None:
+def test_last_visit_and_old_sizes() -> None:
     clients = people([2.0, 3.0])
     first = visit(clients, 2, [1, 0])
-    assert np.isnan(first.staleness).all() and first.old_sizes.tolist() == [3.0, 2.0]
+    assert first.last_seen.tolist() == [0, 0] and first.old_sizes.tolist() == [3.0, 2.0]
     later = visit(clients, 7, [0, "new"], sizes=[5.0, 1.0])
-    assert later.staleness[0] == 5 and np.isnan(later.staleness[1])
+    assert later.last_seen.tolist() == [2, 0]
     assert later.old_sizes.tolist() == [2.0, 0.0]
     assert clients.total == 9.0 and clients.number == 7 and clients.rounds == 2
 
@@ -152,7 +152,7 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
     round, _ = settle_arrays(Round(2, [1], np.ones((1, DIM)), [0.5]), DIM)
     assert list(clients.inspect(round)) == [0]
     back = visit(clients, 2, [1], sizes=[9.0])
-    assert np.isnan(back.staleness[0]) and back.old_sizes[0] == 0
+    assert back.last_seen[0] == 0 and back.old_sizes[0] == 0
     assert clients.members() == [0, 1] and clients.total == 10.0
 
 

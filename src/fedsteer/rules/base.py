@@ -312,16 +312,17 @@ def _diagnose(
     moves = outcome.action != "hold"
     return Diagnostics(
         phase=outcome.phase,
+        number=active.number,
         clients=active.clients,
         fresh=tuple(active.fresh.tolist()),
         weights=outcome.weights,
-        staleness=active.staleness,
         delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,
         bound_factor=factor,
         dropped=dropped,
         core_set=outcome.core_set,
         squared_norms=outcome.squared_norms,
         inverse=active.inverse,
+        last_seen=active.last_seen,
         unbiased=active.weights if weighs and outcome.phase == "train" else None,
         look=outcome.beliefs,
     )

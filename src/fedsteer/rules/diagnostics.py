@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedsteer.steering.kernels import Floats
+from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.roster import ClientId
 
 
@@ -52,10 +52,10 @@ class Diagnostics:
     """What happened in a step, client by client and in sum; costs k dimensions only."""
 
     phase: str  # "train" or "warm-up"
+    number: int = 0  # of the round
     clients: tuple[ClientId, ...] = ()
     fresh: tuple[bool, ...] = ()  # False: asked only to refresh
     weights: Floats = field(default_factory=_nobody)  # the factor of g_i in the aggregate
-    staleness: Floats = field(default_factory=_nobody)  # rounds since the last visit, or nan
     delta_norm: float = 0.0  # 0 where the model stands still
     bound_factor: float = 1.0  # the norm bound scaled delta by this; 1: it did not act
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
@@ -63,6 +63,7 @@ class Diagnostics:
     # What everything else follows from. Nothing here may be of size d: diagnostics are kept.
     squared_norms: Floats = field(default_factory=_nobody)  # |g_i|^2
     inverse: Floats = field(default_factory=_nobody)  # 1 / p_i
+    last_seen: Floats | Integers = field(default_factory=_nobody)  # rounds; 0: never before
     unbiased: Floats | None = None  # a_i, where the rule weighs by them and trains
     look: Callable[[], Beliefs] = Beliefs
 
@@ -70,6 +71,11 @@ class Diagnostics:
     def probabilities(self) -> Floats:
         """p_i used."""
         return 1.0 / self.inverse
+
+    @cached_property
+    def staleness(self) -> Floats:
+        """Rounds since the last visit; nan for the first."""
+        return np.where(self.last_seen > 0, self.number - self.last_seen, np.nan)
 
     @cached_property
     def norms(self) -> Floats:

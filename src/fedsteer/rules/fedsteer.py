@@ -109,7 +109,9 @@ class FedSteer(Rule):
         casting = cast(self.options, space.owners, active, memory.clients.rounds)
         old = space.read(active.slots)
         if self.options.refresh == "after":
-            baseline = space.total + (active.sizes - active.old_sizes) @ old
+            baseline = space.total
+            if active.sizes is not active.old_sizes:
+                baseline = baseline + (active.sizes - active.old_sizes) @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ old)
             new = self._coordinates(space, result, casting)
             used = old

@@ -93,7 +93,6 @@ class Clients(Component):
             weights = np.where(fresh, weights, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
-        seen = self.last_seen[slots]
         return Active(
             number=round.number,
             clients=tuple(round.clients),
@@ -107,7 +106,7 @@ class Clients(Component):
             shares=shares,
             inverse=inverse,
             weights=weights,
-            staleness=np.where(seen > 0, round.number - seen, np.nan),
+            last_seen=self.last_seen[slots],
             steps=round.steps,
             starts=round.starts,
             model=round.model,
