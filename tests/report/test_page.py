@@ -269,6 +269,12 @@ def test_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:
     assert curve["half"][-1] == pytest.approx(4.3027 * np.std(finals, ddof=1) / 3**0.5, rel=1e-2)
 
 
+def test_two_seeds_draw_no_band(tmp_path: Path) -> None:
+    make_comparison(tmp_path, ["fedavg"], seeds=2, rounds=4)
+    curve = accuracy_curve(find_runs(tmp_path))
+    assert curve is not None and set(curve["half"]) == {None} and None not in curve["mean"]
+
+
 def test_full_size_comparison_is_small_and_quick(tmp_path: Path) -> None:
     """10 rules x 8 seeds x 150 rounds, 100 clients. The runs of each rule are one, copied."""
     for place, label in enumerate(list(RULES)[:10]):

@@ -29,8 +29,8 @@ SECTIONS = (
         "accuracy",
         "Accuracy over training",
         "Test accuracy after each evaluated round: the line is the mean over seeds, the band its "
-        "95 % interval. Choose what a step to the right costs: a training round, any round "
-        "(warm-up included), or bytes sent both ways.",
+        "95 % interval (from three seeds on). Choose what a step to the right costs: a training "
+        "round, any round (warm-up included), or bytes sent both ways.",
     ),
     Section(
         "groups",
