@@ -22,7 +22,7 @@ PHONE, DESKTOP = 390, 1280
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    make_comparison(folder / "runs", ["fedavg", "fedsteer (practical)", "mifa", "full"], seeds=2)
+    make_comparison(folder / "runs", ["fedavg", "fedsteer (practical)", "mifa", "full"], seeds=3)
     make_run(folder / "runs" / "evil" / "seed-0", label=EVIL, reason=EVIL)
     return write_page(find_runs(folder / "runs"), folder / "report.html", "In a browser")
 
