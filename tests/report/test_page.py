@@ -196,7 +196,8 @@ def test_shared_time_is_not_shown(tmp_path: Path) -> None:
 def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
     make_result(tmp_path / "a", "mifa", 0, {})
     make_result(tmp_path / "b", "mifa", 1, {})
-    errors = {"a": [(1, 0.2), (1, 0.4), (5, 1.0)], "b": [(1, 0.5), (4, 2.0)]}
+    make_result(tmp_path / "c", "mifa", 2, {})
+    errors = {"a": [(1, 0.2), (1, 0.4), (5, 1.0)], "b": [(1, 0.5), (4, 2.0)], "c": [(1, 0.7)]}
     for folder, rows in errors.items():
         with RecordWriter(tmp_path / folder) as writer:
             for moment, (staleness, error) in enumerate(rows, start=1):
@@ -205,9 +206,10 @@ def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
     found = residuals([read_visits(run) for run in find_runs(tmp_path)])
     assert found is not None
     assert found["bin"] == ["1", "4 to 5"]
-    assert found["mean"] == [0.4, 1.5]  # seeds 0.3 and 0.5; 1.0 and 2.0
-    assert found["half"][0] == pytest.approx(12.7062 * 0.1, rel=1e-3)
-    assert found["count"] == [3, 2]
+    assert found["mean"] == [0.5, 1.5]  # seeds 0.3, 0.5 and 0.7; 1.0 and 2.0
+    assert found["half"][0] == pytest.approx(4.3027 * 0.2 / 3**0.5, rel=1e-3)
+    assert found["half"][1] is None  # two seeds
+    assert found["count"] == [4, 2]
 
 
 def test_shares_of_staleness_are_per_round_of_absence(tmp_path: Path) -> None:

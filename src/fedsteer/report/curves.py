@@ -18,8 +18,6 @@ from fedsteer.report.statistics import estimate
 CURVE_POINTS = 200
 VARIANCE_POINTS = 75
 EVENT_POINTS = 300
-BAND_SEEDS = 3
-"""With fewer an interval is 12.7 standard errors: as high as the picture, it would tell nothing."""
 
 
 def rounded(value: float | None, digits: int = 4) -> float | int | None:
@@ -130,9 +128,7 @@ def _band(samples: list[list[float | None]]) -> dict[str, list[float | int | Non
     found = [estimate(values) for values in samples]
     return {
         "mean": [None if one is None else rounded(one.mean) for one in found],
-        "half": [
-            None if one is None or one.count < BAND_SEEDS else rounded(one.half, 3) for one in found
-        ],
+        "half": [None if one is None else rounded(one.drawn, 3) for one in found],
     }
 
 

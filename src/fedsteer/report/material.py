@@ -115,7 +115,7 @@ def _cost(row: Row) -> dict[str, Any] | None:
     if row.accuracy is None or not costs:
         return None
     costs["mean"] = rounded(row.accuracy.mean)
-    costs["half"] = rounded(row.accuracy.half, 3)
+    costs["half"] = rounded(row.accuracy.drawn, 3)
     return costs
 
 

@@ -35,6 +35,7 @@ from fedsteer.report.sections import (
     pick,
     table,
 )
+from fedsteer.report.statistics import DRAWN_FROM
 from fedsteer.report.visits import dropped_table
 
 SHOWN_CLIENTS = 6
@@ -141,9 +142,9 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
 
 
 def _bands(entries: Sequence[Entry]) -> str:
-    """Intervals can be hidden, and are at first where two seeds make them as wide as the plot."""
+    """Intervals can be hidden, where there are any."""
     seeds = max(len(entry.shown) for entry in entries)
-    return choice("bands", BANDS, list(BANDS) if seeds > 1 else (), "on" if seeds > 2 else "off")
+    return choice("bands", BANDS, list(BANDS) if seeds >= DRAWN_FROM else ())
 
 
 def _by_experiment(material: Material, content: Callable[[Material, str], str]) -> str:

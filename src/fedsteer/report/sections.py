@@ -125,10 +125,8 @@ def part(experiment: int, content: str) -> str:
     return f'<div data-experiment="{experiment}">{content}</div>'
 
 
-def choice(
-    name: str, words: dict[str, str], available: Sequence[str], first: str = "", meaning: str = ""
-) -> str:
-    """Buttons of which one (`first`) is pressed; nothing where there is no choice."""
+def choice(name: str, words: dict[str, str], available: Sequence[str], meaning: str = "") -> str:
+    """Buttons of which one is pressed; nothing where there is no choice."""
     if len(available) < 2:
         return ""
     buttons = "".join(
@@ -137,7 +135,7 @@ def choice(
         for key in available
     )
     label = f' aria-label="{escape(meaning)}"' if meaning else ""
-    start = f'<div class="choice" role="group"{label} data-choice="{name}" data-first="{first}">'
+    start = f'<div class="choice" role="group"{label} data-choice="{name}">'
     return f"{start}{buttons}</div>"
 
 

@@ -14,6 +14,8 @@ T_QUANTILES = (
     *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
 )
 NORMAL_QUANTILE = 1.959964
+DRAWN_FROM = 3
+"""Seeds: the interval of two is 12.7 standard errors, as high as the picture it would stand in."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,11 @@ class Estimate:
     mean: float
     half: float | None
     count: int
+
+    @property
+    def drawn(self) -> float | None:
+        """`half` for a picture: None where it would tell nothing."""
+        return self.half if self.count >= DRAWN_FROM else None
 
 
 def t_quantile(freedom: int) -> float:

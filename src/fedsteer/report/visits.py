@@ -99,7 +99,7 @@ def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
     return {
         "x": [bin_centre(where) for where in bins],
         "mean": [rounded(one.mean) if one else None for one in found],
-        "half": [rounded(one.half, 3) if one else None for one in found],
+        "half": [rounded(one.drawn, 3) if one else None for one in found],
         "bin": [bin_words(where) for where in bins],
         "count": counts,
     }

@@ -19,7 +19,6 @@ from fedsteer.steering.roster import ClientId
 class Happened:
     """One round. Rows are made when somebody asks for them; nothing here is of size d."""
 
-    number: int
     told: Diagnostics
     losses: NDArray[np.float64]  # (m,) of everybody asked, in local training
     steps: NDArray[np.int64]
@@ -33,11 +32,12 @@ class Happened:
     def row(self) -> dict[str, Any]:
         """The row of rounds.jsonl."""
         loss = float(self.losses.mean()) if len(self.losses) else None
-        return round_row(self.number, self.told, **self.counts, train_loss=loss) | self.evaluation
+        made = round_row(self.told.number, self.told, **self.counts, train_loss=loss)
+        return made | self.evaluation
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.jsonl."""
         trained = zip(self.asked, self.losses.tolist(), self.steps.tolist(), strict=True)
         extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in trained}
-        return client_rows(self.number, self.told, set(self.collected), extras)
+        return client_rows(self.told.number, self.told, set(self.collected), extras)

@@ -126,7 +126,6 @@ class Simulation:
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
         return Happened(
-            number=self.number,
             told=step.diagnostics,
             losses=trained.losses,
             steps=trained.steps,

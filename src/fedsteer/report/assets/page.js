@@ -95,8 +95,7 @@
     });
   }
   for (const name of Object.keys(affected)) {
-    const first = document.querySelector(`[data-choice="${name}"]`)?.dataset.first;
-    press(name, first || view[name]);
+    press(name, view[name]);
     optionsOf(name).forEach((one) => one.addEventListener("click", () => {
       press(name, one.dataset.value);
       refresh(affected[name]);
