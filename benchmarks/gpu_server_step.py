@@ -23,7 +23,7 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
-from fedsteer.steering.kernels.fused import launch, plan
+from fedsteer.steering.kernels.fused import launch, plan_for
 
 
 def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
@@ -100,7 +100,7 @@ def main() -> None:
         def one_pass(gram: np.ndarray | None = gram) -> object:
             return kernels.one_pass(updates, weights, basis, coefficients, gram_of=gram)
 
-        if cut := plan(active, core, gram is not None, short=False):
+        if cut := plan_for(updates, basis, gram=gram is not None):
             rows[label.replace("pass", "kernel")] = device_milliseconds(
                 partial(launch, cut, updates, weights, basis, coefficients, None, None, 1.0)
             )

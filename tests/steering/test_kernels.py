@@ -137,10 +137,13 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
     [
         (10, 10, 100_003, {}),
         (10, 10, 100_003, {"gram_of": np.array([7, 0, 3])}),
+        (10, 10, 100_002, {"apart": 2, "base": True}),  # read by twos
+        (10, 10, 100_000, {"apart": 4, "gram_of": np.arange(10)}),  # two bytes: by fours
+        (10, 10, 100_000, {"apart": 4, "first": 1}),  # the same, but the rows begin in between
         (7, 4, 33, {"gram_of": np.array([2]), "base": True}),
-        (12, 0, 5_000, {"base": True}),  # no basis
-        (13, 10, 5_000, {}),  # fits only without being filled up to a group
-        (5, 6, 5_000, {"rows": np.array([5, 0, 2])}),
+        (12, 0, 5_000, {"apart": 8, "base": True}),  # no basis
+        (13, 10, 5_000, {"apart": 4}),  # fits only without being filled up to a group
+        (5, 6, 5_000, {"apart": 4, "rows": np.array([5, 0, 2])}),
         (10, 20, 5_000, {}),  # too many sums for a thread: from here on torch does it
         (20, 10, 5_000, {"gram_of": np.arange(20)}),
         (20, 40, 5_000, {"base": True, "rows": np.arange(39, 2, -1)}),
@@ -157,12 +160,17 @@ def test_fused_pass(
     monkeypatch.setattr(fused, "SMALLEST", 1)
     draw = np.random.default_rng(10)
     kind = getattr(torch, dtype)
-    updates = torch.tensor(draw.standard_normal((count, dim + 5))).to("cuda", kind)[:, :dim]
-    basis = torch.tensor(draw.standard_normal((width, dim + 3))).to("cuda", kind)[:, :dim]
+    first, apart = extras.get("first", 0), dim + extras.get("apart", 3)
+
+    def rows_of(many: int) -> torch.Tensor:
+        drawn = torch.tensor(draw.standard_normal((many, apart))).to("cuda", kind)
+        return drawn[:, first : first + dim]
+
+    updates, basis = rows_of(count), rows_of(width)
     base = torch.tensor(draw.standard_normal(dim)) if "base" in extras else None
     used = len(extras["rows"]) if "rows" in extras else width
     numbers = draw.standard_normal(count), draw.standard_normal(used)
-    more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k != "base"}
+    more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k in ("rows", "gram_of")}
 
     found = in_torch.one_pass(
         updates, numbers[0], basis, numbers[1], base=None if base is None else base.cuda(), **more

@@ -231,7 +231,7 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         right = draw.standard_normal((K, 2))
         for solver in ("cholesky", "gradient"):
             expected = ridge_solve(afresh.scaled, 0.5, right, solver)
-            np.testing.assert_array_equal(space.geometry.solve(0.5, right, solver), expected)
+            np.testing.assert_array_equal(space.geometry.solver(0.5, solver)(right), expected)
 
     check()
     for change in ("install", "refresh", "swap", "vacate", "install", "load"):

@@ -28,12 +28,13 @@ from fedsteer.steering.probability import probability_source
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active, Round, plain_id, settle_arrays
 from fedsteer.steering.state import Component, State
+from fedsteer.values import value
 
 Action = Literal["move", "hold", "restart"]
 """What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
 
 
-@dataclass(frozen=True)
+@value
 class Requests:
     """Whom to ask for what in a round.
 
@@ -56,7 +57,7 @@ class Requests:
         return self.train + self.refresh + self.collect
 
 
-@dataclass(frozen=True)
+@value
 class Step:
     """The result of a step: w <- w - rate * delta if action is "move"."""
 
@@ -66,7 +67,7 @@ class Step:
     action: Action = "move"
 
 
-@dataclass(frozen=True)
+@value
 class Outcome:
     """What a rule computed from a round before anything is written."""
 

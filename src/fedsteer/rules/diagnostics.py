@@ -12,7 +12,7 @@ is worked out when it is first asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.roster import ClientId
+from fedsteer.values import value
 
 
 class Estimates(NamedTuple):
@@ -47,7 +48,7 @@ def _nobody() -> Floats:
     return np.zeros(0)
 
 
-@dataclass(frozen=True)
+@value
 class Diagnostics:
     """What happened in a step, client by client and in sum; costs k dimensions only."""
 

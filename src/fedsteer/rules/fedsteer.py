@@ -18,7 +18,7 @@ With coordinates="own" (s_i = own_scale |h_i| e_i, X = everybody) this is FedVAR
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, final
@@ -41,13 +41,14 @@ from fedsteer.rules.selection import (
 )
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Array, Floats, Pass
+from fedsteer.steering.kernels import Array, Floats, Pass, nothing
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import WarmUp
+from fedsteer.values import value
 
 
 @dataclass
@@ -59,7 +60,7 @@ class FedSteerMemory(Component):
     sketches: Table | None = None  # (N, width), kept for reselect_every only
 
 
-@dataclass(frozen=True)
+@value
 class Scratch:
     """What one computed round hands to its commit."""
 
@@ -191,8 +192,13 @@ class FedSteer(Rule):
     def _sweep(
         self, space: Subspace, active: Active, casting: Casting, coefficients: Floats
     ) -> Pass:
+        options = self.options
+        meanwhile: Callable[[], object] = nothing
+        if options.coordinates == "ridge":
+            meanwhile = partial(space.geometry.solver, options.ridge, options.solver)
         # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-        return space.sweep(active, coefficients, casting.gram_of, self.options.ridge < 1e-3)
+        precise = options.ridge < 1e-3
+        return space.sweep(active, coefficients, casting.gram_of, precise, meanwhile)
 
     def _coordinates(self, space: Subspace, result: Pass, casting: Casting) -> Floats:
         """(m, k) what is stored for the active clients from now on (step 3)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +18,7 @@ from fedsteer.steering.rounds import Active, plain_id
 from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import Collected, WarmUp
+from fedsteer.values import value
 
 Owners = list[ClientId | None]
 """Whose update each column is; None is a vacant column."""
@@ -90,7 +90,7 @@ def search_snapshot(
     return [clients.roster.name(int(collected.slots[index])) for index in found]
 
 
-@dataclass(frozen=True)
+@value
 class Casting:
     """Which clients of a round touch which columns."""
 

@@ -58,9 +58,9 @@ class Geometry:
     def _solvers(self) -> dict[tuple[float, str], Callable[[Floats], Floats]]:
         return {}
 
-    def solve(self, ridge: float, right: Floats, solver: str) -> Floats:
-        """(K + ridge I)^-1 right."""
-        known = self._solvers.get((ridge, solver))
+    def solver(self, ridge: float, kind: str) -> Callable[[Floats], Floats]:
+        """right -> (K + ridge I)^-1 right."""
+        known = self._solvers.get((ridge, kind))
         if known is None:
-            known = self._solvers[ridge, solver] = ridge_solver(self.scaled, ridge, solver)
-        return known(right)
+            known = self._solvers[ridge, kind] = ridge_solver(self.scaled, ridge, kind)
+        return known

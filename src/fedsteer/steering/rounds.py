@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ import numpy as np
 from fedsteer.errors import RoundRefused
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, kernels_for, library_of
 from fedsteer.steering.roster import ClientId
+from fedsteer.values import value
 
 Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
 
 
-@dataclass(frozen=True)
+@value
 class Round:
     """What the server has in hand at the end of a round.
 
@@ -66,7 +67,7 @@ class Round:
         )
 
 
-@dataclass(frozen=True)
+@value
 class Active:
     """The clients of a round, checked, with everything a rule needs of size m."""
 
@@ -114,9 +115,10 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
 
     def fault(bad: list[bool], reason: str) -> None:
-        for position, wrong in enumerate(bad):
-            if wrong:
-                faults.setdefault(position, reason)
+        if True in bad:
+            for position, wrong in enumerate(bad):
+                if wrong:
+                    faults.setdefault(position, reason)
 
     if len(set(clients)) < count:
         repeated = Counter(clients)
@@ -124,9 +126,9 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     # No comparison holds for nan.
     if probabilities is not None:
         fault([not 0 < p <= 1 for p in probabilities.tolist()], "probabilities must be in (0, 1]")
-    for name, value in (("sizes", sizes), ("steps", steps)):
-        if value is not None:
-            bad = [not 0 < number < math.inf for number in value.tolist()]
+    for name, given in (("sizes", sizes), ("steps", steps)):
+        if given is not None:
+            bad = [not 0 < number < math.inf for number in given.tolist()]
             fault(bad, f"{name} must be positive and finite")
     vectors = probabilities, sizes, steps
     rest = round.starts, round.model, round.refresh

@@ -13,13 +13,13 @@ M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for, nothing
 from fedsteer.steering.ridge import pseudo_inverse
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
@@ -94,7 +94,14 @@ class Subspace(Component):
         if len(self.maps):  # else all versions are 0
             self.versions[slots] = len(self.maps)
 
-    def sweep(self, active: Active, coefficients: Floats, gram_of: Integers, precise: bool) -> Pass:
+    def sweep(
+        self,
+        active: Active,
+        coefficients: Floats,
+        gram_of: Integers,
+        precise: bool,
+        meanwhile: Callable[[], object] = nothing,
+    ) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
         result = active.kernels.one_pass(
             active.updates,
@@ -103,6 +110,7 @@ class Subspace(Component):
             coefficients * self._raw_scale(),
             gram_of=gram_of,
             precise=precise,
+            meanwhile=meanwhile,
         )
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
@@ -113,7 +121,7 @@ class Subspace(Component):
     def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
         scale = self.geometry.scale
-        solved = self.geometry.solve(ridge, scale[:, None] * products, solver).T
+        solved = self.geometry.solver(ridge, solver)(scale[:, None] * products).T
         return solved * scale if self.magnitude == "follow" else solved
 
     def own_coordinates(

@@ -8,13 +8,15 @@ Where Triton is installed, torch's pass on a GPU is `fused`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsteer.values import value
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -23,7 +25,7 @@ Array = Any
 """A NumPy array or torch tensor with a dimension of size d."""
 
 
-@dataclass(frozen=True)
+@value
 class Pass:
     """What one pass over the updates yields."""
 
@@ -32,6 +34,10 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
+
+
+def nothing() -> None:
+    """What there is to do meanwhile, mostly."""
 
 
 class Kernels(Protocol):
@@ -49,11 +55,13 @@ class Kernels(Protocol):
         base_scale: float = 1.0,
         gram_of: Integers | None = None,
         precise: bool = False,
+        meanwhile: Callable[[], object] = nothing,
     ) -> Pass:
         """`Pass` in one sweep over blocks that stay in cache; writes nothing it was given.
 
         `rows` picks rows of `basis`; `base` is a (d,) vector added with factor `base_scale`;
-        `precise` multiplies in float64 even where the inputs are float32.
+        `precise` multiplies in float64 even where the inputs are float32. `meanwhile` is called
+        once, and where a GPU does the work, while it is at it.
         """
 
     def write_rows(self, target: Array, slots: Integers, updates: Array, rows: Integers) -> None:

@@ -1,23 +1,26 @@
 """`one_pass` as one Triton kernel that reads every number once. Importing this needs Triton.
 
-A program is one warp that walks over the positions. A thread holds the k + m values of one position
-and, over all positions it meets, a running sum for each number that is asked for:
+A program is one warp that walks over the positions. A thread holds the k + m values of a few
+positions and, over all positions it meets, a running sum for each number that is asked for:
 
     h_j . g_i        g_i . g_l (l <= i)        |Delta|^2,  Delta = b + sum_j c_j h_j + sum_i a_i g_i
 
 Each sum is a register of its own, held in a tuple of vectors: k = m = 10 takes 111 of them, or 156
 with the Gram matrix, and nothing is spilled. (One matrix of sums would be padded to powers of two
 and spill; reducing each product where it arises takes longer than reading.) The weights are kernel
-arguments, operands that cost no register. Reading ahead goes through shared memory (STAGES). The
-sums of all programs are added in float64.
+arguments, operands that cost no register. Reading ahead goes through shared memory (STAGES). A
+second, short kernel adds the sums of all programs in float64 and writes them to the host's memory.
 
-Measured on an H200, d = 11 million, k = m = 10, float32: 0.267 ms, with the Gram matrix 0.359 ms;
-STAGES and BESIDE are the best of those tried there. Where the sums do not fit (k = 10: more than 13
-updates, 10 with the Gram matrix; k = 40: always), torch does it.
+What the time depends on, measured on an H200 at d = 11 million, k = m = 10, float32: a thread that
+reads two neighbours at once needs half of the instructions (0.223 ms instead of 0.270; it takes
+rows that begin where a pair may: an even d), and the programs of a processor must be a multiple of
+its four schedulers. Where the sums do not fit (MOST), torch does it.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -25,18 +28,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 from fedsteer.steering.kernels import Floats, Integers, Pass, fused_kernel
 
 SMALLEST = 1 << 22  # positions; compiling takes seconds, and a pass over fewer next to nothing
 LARGEST = (1 << 31) - (1 << 24)  # positions are counted in 32 bits
 WARP = 32
-ROOM = 176  # sums and values a thread may hold, of the 255 registers there are
-BESIDE = 24  # registers for all else; fewer spill
-STAGES = 4  # steps read ahead, and one
+SCHEDULERS = 4  # of a processor: each has a share of its programs
+REGISTERS, MOST_OF_A_THREAD, MOST_PROGRAMS = 65_536, 255, 32  # of a processor
+MOST = 208  # sums and values a thread may hold
+BESIDE = 16  # registers for all else; fewer spill
+STAGES = 3  # steps read ahead, and one
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
-REGISTERS_PER_PROCESSOR, MOST_PROGRAMS = 65_536, 32
 LONG = 1 << 31  # what no 32 bits can hold
+ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
+SHORT = {torch.float16, torch.bfloat16}
 _compiled = dict[tuple[object, ...], Any]()
 
 
@@ -48,6 +55,7 @@ class Plan:
     width: int  # rows of the basis
     gram: bool
     positions: int  # a thread handles at a time
+    aligned: tuple[bool, ...]  # updates, basis, base: whether its memory begins where groups do
 
     @cached_property
     def sums(self) -> int:
@@ -61,9 +69,16 @@ class Plan:
         return self.positions * (self.width + self.count)
 
     @cached_property
+    def together(self) -> int:
+        """Programs at work at once on a processor: as many as there are registers for."""
+        need = self.sums + self.values + BESIDE
+        fitting = range(SCHEDULERS, min(REGISTERS // (WARP * need), MOST_PROGRAMS) + 1, SCHEDULERS)
+        return max(fitting)
+
+    @cached_property
     def registers(self) -> int:
         """The limit to compile for; hardware hands them out by eights."""
-        return min(-(-(self.sums + self.values + BESIDE) // 8) * 8, 255)
+        return min(REGISTERS // (WARP * self.together) // 8 * 8, MOST_OF_A_THREAD)
 
     @cached_property
     def places(self) -> Integers:
@@ -74,19 +89,38 @@ class Plan:
         places: Integers = self.width * self.count + np.where(i == l, i, pairs)
         return places
 
-    def programs(self, processors: int) -> int:
-        """As many as are at work at once."""
-        each = min(REGISTERS_PER_PROCESSOR // (WARP * self.registers), MOST_PROGRAMS)
-        return processors * each
+
+def plan_for(
+    updates: Tensor,
+    basis: Tensor | None = None,
+    rows: Integers | None = None,
+    base: Tensor | None = None,
+    *,
+    gram: bool = False,
+) -> Plan | None:
+    """How to pass over these arrays; None where torch is the better choice."""
+    count, dim = updates.shape
+    given = [array for array in (updates, basis, base) if array is not None]
+    if not count or not SMALLEST <= dim <= LARGEST or [a for a in given if a.stride(-1) != 1]:
+        return None
+    width = 0 if basis is None else basis.shape[0] if rows is None else _groups(len(rows))
+    aligned = tuple([array.data_ptr() % ALIGNED == 0 for array in given])
+    group = 1
+    if all(aligned):
+        sizes = [dim, updates.stride(0), dim if basis is None else basis.stride(0)]
+        group = math.gcd(4 if updates.dtype in SHORT else 2, *sizes)
+    return plan(count, width, gram, group, aligned)
 
 
 @cache
-def plan(count: int, width: int, gram: bool, short: bool) -> Plan | None:
-    """None where the sums do not fit. `short` values, of two bytes, are read by twos if they do."""
-    for positions in (2, 1) if short else (1,):
+def plan(
+    count: int, width: int, gram: bool, group: int, aligned: tuple[bool, ...] = ()
+) -> Plan | None:
+    """With the largest part of a `group` of positions at a time; None where the sums do not fit."""
+    for positions in (4, 2, 1):
         for padded in (_groups(count), count):
-            found = Plan(padded, width, gram, positions)
-            if found.sums + found.values <= ROOM:
+            found = Plan(padded, width, gram, positions, aligned)
+            if positions <= group and found.sums + found.values <= MOST:
                 return found
     return None
 
@@ -100,26 +134,28 @@ def one_pass(
     base: Tensor | None,
     base_scale: float,
     gram_of: Integers | None,
+    meanwhile: Callable[[], object],
 ) -> Pass | None:
     """See `Kernels.one_pass`; None where torch is the better choice."""
-    count, dim = updates.shape
-    width = 0 if basis is None else len(basis) if rows is None else len(rows)
-    basis, rows = (basis, rows) if width else (None, None)
-    chosen = np.empty(0, np.int64) if gram_of is None else gram_of
-    given = [array for array in (updates, basis, base) if array is not None]
-    if not count or not SMALLEST <= dim <= LARGEST or any(a.stride(-1) != 1 for a in given):
-        return None
-    grouped = width if rows is None else _groups(width)
-    cut = plan(count, grouped, len(chosen) > 1, updates.element_size() == 2)
+    count, width = len(weights), 0
+    if basis is not None and coefficients is not None:
+        width = len(coefficients)
+    if not width:
+        basis = rows = None
+    pairs = gram_of is not None and len(gram_of) > 1
+    cut = plan_for(updates, basis, rows, base, gram=pairs)
     if cut is None:
         return None
-    steer = np.zeros(0) if coefficients is None or not width else coefficients
-    delta, partial = launch(cut, updates, weights, basis, steer, rows, base, base_scale)
-    sums: Floats = partial.sum(dim=1, dtype=torch.float64).cpu().numpy()
+    delta, sums = launch(cut, updates, weights, basis, coefficients, rows, base, base_scale)
+    meanwhile()
+    torch.cuda.current_stream(updates.device).synchronize()
+    found: Floats = sums.numpy().copy()  # memory of this kind is scarce: nobody is to hold on to it
     inner = cut.width * cut.count
-    products = sums[:inner].reshape(cut.width, cut.count)[:width, :count].copy()
-    gram = sums[cut.places[chosen[:, None], chosen]] if len(chosen) else np.zeros((0, 0))
-    return Pass(delta, products, sums[inner : inner + count].copy(), gram, float(sums[-1]))
+    products = found[:inner].reshape(cut.width, cut.count)[:width, :count]
+    gram = np.zeros((0, 0))
+    if gram_of is not None and len(gram_of):
+        gram = found[cut.places[gram_of[:, None], gram_of]]
+    return Pass(delta, products, found[inner : inner + count], gram, float(found[-1]))
 
 
 def launch(
@@ -127,42 +163,67 @@ def launch(
     updates: Tensor,
     weights: Floats,
     basis: Tensor | None,
-    coefficients: Floats,
+    coefficients: Floats | None,
     rows: Integers | None,
     base: Tensor | None,
     base_scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Delta, and (sums, programs) running sums, both still being computed."""
+    """Delta, and the sums in the host's memory, both still being computed."""
     (count, dim), device = updates.shape, updates.device
     known = updates if basis is None else basis
-    programs = cut.programs(_processors(device))
-    delta = updates.new_empty(dim, dtype=torch.float32)
-    partial = updates.new_empty((cut.sums, programs), dtype=torch.float32)
-    missing = cut.width - len(coefficients)
+    steer = [] if coefficients is None or basis is None else coefficients.tolist()
+    programs = cut.together * _processors(device)
+    delta = torch.empty(dim, dtype=torch.float32, device=device)
+    partial = torch.empty(cut.sums * programs, dtype=torch.float32, device=device)
+    missing = cut.width - len(steer)
     picked = updates  # not looked at
     if rows is not None:
         picked = torch.as_tensor(np.pad(rows, (0, missing), "edge"), device=device)
     added = delta if base is None else base
-    strides = updates.stride(0), known.stride(0)
+    strides, group = (updates.stride(0), known.stride(0)), cut.positions
     given = (
-        updates, known, added, picked, delta, partial, dim, *strides, float(base_scale), count,
+        updates, known, added, picked, delta, partial,
+        dim // group, strides[0] // group, strides[1] // group, float(base_scale), count,
         (*weights.tolist(), *[0.0] * (cut.count - count)),
-        (*coefficients.tolist(), *[0.0] * (missing + 1)),  # one too many: never empty
+        (*steer, *[0.0] * (missing + 1)),  # one too many: never empty
         cut.count, cut.width, cut.sums, cut.gram, rows is not None, base is not None,
-        cut.positions, STAGES, GROUP, WARP,
+        group, STAGES, GROUP, WARP,
     )  # fmt: skip
-    # All that Triton compiles another kernel for; its own way to find that out takes longer.
-    long = [stride >= LONG for stride in strides]
     types = updates.dtype, known.dtype, added.dtype, picked.dtype
-    key = (cut, rows is None, base is None, *types, *long, device)
-    with torch.cuda.device_of(updates):
-        if (kernel := _compiled.get(key)) is not None:
-            kernel[(programs, 1, 1)](*given)
-        else:
-            _compiled[key] = fused_kernel.sweep[(programs,)](
-                *given, num_warps=1, num_stages=STAGES, maxnreg=cut.registers
-            )
-    return delta, partial
+    long = strides[0] // group >= LONG, strides[1] // group >= LONG
+    key: tuple[object, ...] = ("sweep", cut, rows is None, base is None, types, long, device)
+    options = {"num_warps": 1, "num_stages": STAGES, "maxnreg": cut.registers}
+    _start(fused_kernel.sweep, key, programs, given, options, device)
+    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
+    block = 1 << (programs - 1).bit_length()
+    added_up = partial, sums, programs, block
+    key = ("add_up", block, device)
+    _start(fused_kernel.add_up, key, cut.sums, added_up, {"num_warps": 4}, device)
+    return delta, sums
+
+
+def _start(
+    kernel: Any,
+    key: tuple[object, ...],
+    programs: int,
+    given: tuple[object, ...],
+    options: dict[str, int],
+    device: torch.device,
+) -> None:
+    """Launch; `key` is all that Triton compiles another kernel for.
+
+    Triton's own ways to find that out and to start what it compiled take longer than all else here.
+    """
+    if device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _start(kernel, key, programs, given, options, device)
+    known = _compiled.get(key)
+    if known is None:
+        _compiled[key] = kernel[(programs,)](*given, **options)
+        return None
+    stream, hooks = driver.active.get_current_stream(device.index), (None, None, None)
+    known.run(programs, 1, 1, stream, known.function, known.packed_metadata, *hooks, *given)
+    return None
 
 
 def _groups(count: int) -> int:

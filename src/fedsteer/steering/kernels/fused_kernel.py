@@ -1,4 +1,4 @@
-"""The Triton kernel behind `fused`. Importing this module needs Triton."""
+"""The Triton kernels behind `fused`. Importing this module needs Triton."""
 
 # ruff: noqa: RUF005 (Triton joins tuples by +, it cannot unpack them)
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
@@ -8,56 +8,68 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# A thread reads single numbers, so nothing is gained from knowing what sizes and addresses divide.
-SIZES = ["dim", "update_stride", "basis_stride", "base_scale", "count"]
-ADDRESSES = ["updates", "basis", "base", "picked", "delta", "partial"]
+SIZES = ["groups", "update_step", "basis_step", "base_scale", "count"]
 
 
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=ADDRESSES)
+@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["picked", "partial"])
 def sweep(
     updates, basis, base, picked, delta, partial,
-    dim, update_stride, basis_stride, base_scale, count, weights, coefficients,
+    groups, update_step, basis_step, base_scale, count, weights, coefficients,
     COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, GRAM: tl.constexpr,
     PICKED: tl.constexpr, BASE: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
     GROUP: tl.constexpr, WARP: tl.constexpr,
 ):  # fmt: skip
+    """Delta, and of every program its share of each sum.
+
+    Dimension and strides come in groups of POSITIONS: that is how Triton knows what divides them,
+    and that a thread may read its group at once.
+    """
     sums = ()
     for _ in tl.static_range(SUMS):
         sums = sums + (tl.zeros((WARP,), tl.float32),)
+    dim = groups * POSITIONS
     # Where each row begins, and where it ends: an update that only fills up a group has no end.
     fresh_rows, fresh_ends = (), ()
     for i in tl.static_range(COUNT):
-        fresh_rows = fresh_rows + (updates + i * update_stride.to(tl.int64),)
-        fresh_ends = fresh_ends + (dim if i <= COUNT - GROUP else tl.where(i < count, dim, 0),)
+        fresh_rows = fresh_rows + (updates + i * update_step.to(tl.int64) * POSITIONS,)
+        full = i <= COUNT - GROUP
+        fresh_ends = fresh_ends + (dim if full else tl.where(i < count, groups, 0) * POSITIONS,)
     known_rows, known_ends = (), ()
     for j in tl.static_range(WIDTH):
         row = tl.load(picked + j) if PICKED else j
-        known_rows = known_rows + (basis + row * basis_stride.to(tl.int64),)
+        known_rows = known_rows + (basis + row * basis_step.to(tl.int64) * POSITIONS,)
         known_ends = known_ends + (dim,)
 
     program, programs = tl.program_id(0), tl.num_programs(0)
-    across, lane = WARP * POSITIONS, tl.arange(0, WARP)
-    for start in tl.range(program * across, dim, programs * across, num_stages=STAGES):
+    ACROSS: tl.constexpr = WARP * POSITIONS
+    lane = tl.arange(0, ACROSS)
+    for start in tl.range(program * ACROSS, dim, programs * ACROSS, num_stages=STAGES):
+        at = start + lane
         # All loads first: what is under way at once is what hides the memory's latency.
-        fresh, known = (), ()
+        fresh = _read(fresh_rows, fresh_ends, at)
+        known = _read(known_rows, known_ends, at)
+        out = tl.zeros((ACROSS,), tl.float32)
+        if BASE:
+            out += base_scale * tl.load(base + at, mask=at < dim, other=0.0).to(tl.float32)
+        for i in tl.static_range(COUNT):
+            out += weights[i] * fresh[i]
+        for j in tl.static_range(WIDTH):
+            out += coefficients[j] * known[j]
+        tl.store(delta + at, out, mask=at < dim)
+        h, g, moved = _each(known, POSITIONS), _each(fresh, POSITIONS), _each((out,), POSITIONS)
         for p in tl.static_range(POSITIONS):
-            fresh = fresh + _read(fresh_rows, fresh_ends, start + p * WARP + lane)
-            known = known + _read(known_rows, known_ends, start + p * WARP + lane)
-        for p in tl.static_range(POSITIONS):
-            at = start + p * WARP + lane
-            g = fresh[p * COUNT : (p + 1) * COUNT]
-            h = known[p * WIDTH : (p + 1) * WIDTH]
-            out = tl.zeros((WARP,), tl.float32)
-            if BASE:
-                out += base_scale * tl.load(base + at, mask=at < dim, other=0.0).to(tl.float32)
-            for i in tl.static_range(COUNT):
-                out += weights[i] * g[i]
-            for j in tl.static_range(WIDTH):
-                out += coefficients[j] * h[j]
-            tl.store(delta + at, out, mask=at < dim)
-            sums = _add(sums, h, g, out, WIDTH, COUNT, GRAM)
+            sums = _add(sums, h[p], g[p], moved[p][0], WIDTH, COUNT, GRAM)
     for i in tl.static_range(SUMS):
         tl.store(partial + i * programs + program, tl.sum(sums[i], axis=0))
+
+
+@triton.jit(do_not_specialize=["programs"], do_not_specialize_on_alignment=["partial", "sums"])
+def add_up(partial, sums, programs, BLOCK: tl.constexpr):
+    """Each sum over all programs of `sweep`; a program takes one."""
+    at = tl.arange(0, BLOCK)
+    row = partial + tl.program_id(0) * programs
+    values = tl.load(row + at, mask=at < programs, other=0.0).to(tl.float64)
+    tl.store(sums + tl.program_id(0), tl.sum(values, axis=0))
 
 
 @triton.jit
@@ -67,6 +79,26 @@ def _read(rows, ends, at):
     for i in tl.static_range(len(rows)):
         values = values + (tl.load(rows[i] + at, mask=at < ends[i], other=0.0).to(tl.float32),)
     return values
+
+
+@triton.jit
+def _each(rows, POSITIONS: tl.constexpr):
+    """Of every thread's group one position after the other: for each, a tuple of rows."""
+    each = (rows,)
+    if POSITIONS > 1:
+        each = _halves(rows)
+    if POSITIONS > 2:
+        each = _halves(each[0]) + _halves(each[1])
+    return each
+
+
+@triton.jit
+def _halves(rows):
+    even, odd = (), ()
+    for i in tl.static_range(len(rows)):
+        pairs = tl.split(tl.reshape(rows[i], (rows[i].shape[0] // 2, 2)))
+        even, odd = even + (pairs[0],), odd + (pairs[1],)
+    return (even, odd)
 
 
 @triton.jit

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pass, nothing, sketch_signs
 
 # OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
 # it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
@@ -37,6 +37,7 @@ def one_pass(
     base_scale: float = 1.0,
     gram_of: Integers | None = None,
     precise: bool = False,
+    meanwhile: Callable[[], object] = nothing,
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
@@ -76,6 +77,7 @@ def one_pass(
                     gram += part @ part.copy().T
             delta_squared_norm += float(out @ out)
             delta[block] = out
+    meanwhile()
     if every:
         squared_norms = np.diagonal(gram).copy()
     return Pass(delta, products, squared_norms, gram, delta_squared_norm)

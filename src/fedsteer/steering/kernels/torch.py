@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.steering.kernels import Floats, Integers, Pass, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pass, nothing, sketch_signs
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -106,10 +106,11 @@ def one_pass(
     base_scale: float = 1.0,
     gram_of: Integers | None = None,
     precise: bool = False,
+    meanwhile: Callable[[], object] = nothing,
 ) -> Pass:
     fused = None if precise else _fused(updates)
     if fused is not None:
-        more = rows, base, base_scale, gram_of
+        more = rows, base, base_scale, gram_of, meanwhile
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
@@ -149,6 +150,7 @@ def one_pass(
             part = fresh if every else fresh[core]
             add("gram", _inner(part, part))
         add("length", torch.dot(out, out))
+    meanwhile()
     back = _all_to_host(sums)
     gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
