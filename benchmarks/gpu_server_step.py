@@ -11,6 +11,7 @@ queued behind other work; `pass` adds launch, sums and their way back to the hos
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -25,16 +26,18 @@ from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.kernels.fused import launch, plan_for
 
+WARM_UP, REPEATS = 30, 200
 
-def milliseconds(work: Callable[[], object], repeats: int = 30) -> float:
+
+def milliseconds(work: Callable[[], object]) -> float:
     """Median over repeats, warmed up."""
     times = []
-    for number in range(repeats + 5):
+    for number in range(WARM_UP + REPEATS):
         torch.cuda.synchronize()
         start = time.perf_counter()
         work()
         torch.cuda.synchronize()
-        if number >= 5:
+        if number >= WARM_UP:
             times.append(time.perf_counter() - start)
     return 1e3 * median(times)
 
@@ -65,17 +68,21 @@ def step_of(clients: list[int], core: int, updates: torch.Tensor) -> Callable[[]
     """FedSteer's step with these clients active, after every column was filled."""
     rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
     state = rule.init(updates.shape[1], np.full(200, 10), like=updates)
-    number = 0
+    numbers = itertools.count(1)
 
-    def step(clients: list[int] = clients) -> None:
-        nonlocal state, number
-        number += 1
+    def round_of(clients: list[int]) -> Round:
         odds = np.full(len(clients), 0.1)
-        round = Round(number, clients, updates[: len(clients)], probabilities=odds)
-        state = rule.step(state, round).state
+        return Round(next(numbers), clients, updates[: len(clients)], probabilities=odds)
 
     for first in range(0, core, len(updates)):
-        step(list(range(first, min(core, first + len(updates)))))
+        everyone = list(range(first, min(core, first + len(updates))))
+        state = rule.step(state, round_of(everyone)).state
+    rounds = iter([round_of(clients) for _ in range(WARM_UP + REPEATS)])
+
+    def step() -> None:
+        nonlocal state
+        state = rule.step(state, next(rounds)).state
+
     return step
 
 

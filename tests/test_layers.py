@@ -64,6 +64,7 @@ LIBRARIES: dict[str, set[str]] = {
 EXCEPTIONS = {
     ("steering/kernels/torch.py", "torch"),
     ("steering/kernels/fused.py", "torch"),
+    ("steering/kernels/fused.py", "triton"),
     ("steering/kernels/fused_kernel.py", "triton"),
     ("records/tensorboard.py", "torch"),
 }

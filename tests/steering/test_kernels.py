@@ -84,6 +84,7 @@ def check_one_pass(kind: str, shape: Any, precise: bool, extras: str) -> None:
     if extras in ("gram", "all"):
         gram_of = draw.permutation(count)[: max(count - 1, 0)]
     given = [host(updates).copy(), None if basis is None else host(basis).copy()]
+    calls: list[None] = []
 
     result = kernels_for(updates).one_pass(
         updates,
@@ -95,8 +96,10 @@ def check_one_pass(kind: str, shape: Any, precise: bool, extras: str) -> None:
         base_scale=-0.7,
         gram_of=gram_of,
         precise=precise,
+        meanwhile=lambda: calls.append(None),
     )
 
+    assert len(calls) == 1
     exact = host(updates)
     known = np.zeros((0, dim)) if basis is None else host(basis)
     known = known[rows] if rows is not None and basis is not None else known
@@ -172,10 +175,18 @@ def test_fused_pass(
     numbers = draw.standard_normal(count), draw.standard_normal(used)
     more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k in ("rows", "gram_of")}
 
+    calls: list[None] = []
     found = in_torch.one_pass(
-        updates, numbers[0], basis, numbers[1], base=None if base is None else base.cuda(), **more
+        updates,
+        numbers[0],
+        basis,
+        numbers[1],
+        base=None if base is None else base.cuda(),
+        meanwhile=lambda: calls.append(None),
+        **more,
     )
 
+    assert len(calls) == 1
     exact = host(updates.cpu()), numbers[0], host(basis.cpu()), numbers[1]
     expected = in_numpy.one_pass(*exact, base=None if base is None else base.numpy(), **more)
     assert found.delta.is_cuda and found.delta.dtype == torch.float32
@@ -227,16 +238,21 @@ def test_numpy_blocks_cover_everything_once_and_stay_small() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_write_rows_casts_to_the_target(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("slots", "rows"),
+    [([4, 1], [2, 0]), ([1, 2, 3], [0, 1, 2]), ([3, 1, 2], [0, 1, 2]), ([1, 2, 0], [1, 2, 0])],
+    ids=str,
+)
+def test_write_rows_casts_to_the_target(kind: str, slots: list[int], rows: list[int]) -> None:
     draw = np.random.default_rng(3)
     updates = convert(draw.standard_normal((3, 9)), kind)
     kernels = kernels_for(updates)
     for dtype in ("float16", "float32", "float64"):
         target = kernels.allocate((5, 9), updates, dtype)
-        kernels.write_rows(target, np.array([4, 1]), updates, np.array([2, 0]))
+        kernels.write_rows(target, np.array(slots), updates, np.array(rows))
         assert kernels.dtype_name(target) == dtype
         expected = np.zeros((5, 9))
-        expected[[4, 1]] = host(updates)[[2, 0]]
+        expected[slots] = host(updates)[rows]
         close(target, expected, 1e-3 if dtype == "float16" else 1e-7)
         kernels.write_rows(target, np.array([], np.int64), updates, np.array([], np.int64))
         updates[:] = 0  # a copy, no view

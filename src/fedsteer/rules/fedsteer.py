@@ -127,7 +127,7 @@ class FedSteer(Rule):
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
             weights=weights,
-            core_set=tuple(owner for owner in space.owners if owner is not None),
+            core_set=tuple([owner for owner in space.owners if owner is not None]),
             beliefs=partial(_believed, *believed),
             scratch=Scratch(result, casting, old, new),
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 
 from fedsteer.draws import generator
@@ -97,12 +95,8 @@ class Casting:
     core: list[tuple[int, int]]  # (column, position) of every core client that answered
     refreshed: list[tuple[int, int]]  # those whose new update becomes the column
     candidates: list[int]  # positions that could take a column over
+    gram_of: Integers  # whose mutual products the pass must take to keep the Gram matrix exact
     reselecting: bool
-
-    @cached_property
-    def gram_of(self) -> Integers:
-        """Positions whose mutual products the pass must take to keep the Gram matrix exact."""
-        return np.array(sorted({*(i for _, i in self.refreshed), *self.candidates}), np.int64)
 
 
 def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
@@ -115,7 +109,9 @@ def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) 
         others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
         # In the order of slots, so that the order of the round's list does not matter.
         others.sort(key=lambda i: active.slots[i])
-    return Casting(core, [(c, i) for c, i in core if active.fresh[i]], others, reselecting)
+    refreshed = [(c, i) for c, i in core if active.fresh[i]]
+    gram_of = np.array(sorted({*[i for _, i in refreshed], *others}), np.int64)
+    return Casting(core, refreshed, others, gram_of, reselecting)
 
 
 def fill_vacant(

@@ -169,13 +169,17 @@ class Subspace(Component):
         """
         if not refreshed and not installed:
             return
-        size = len(self.owners)
-        union = np.zeros((size + len(gram_of), size + len(gram_of)))
+        changed = dict(refreshed) | {column: position for column, position, _ in installed}
+        columns, positions = np.array([*changed]), np.array([*changed.values()])
+        if raw := self._holds_raw(updates, cache):  # first of all: a GPU copies, we go on
+            kernels_for(updates).write_rows(self.rows, columns, updates, positions)
+        size, count = len(self.owners), len(gram_of)
+        union = np.zeros((size + count, size + count))
         union[:size, :size], union[size:, size:] = self.gram, result.gram
         if result.products.size:
-            union[:size, size:] = result.products[:, gram_of]
+            union[:size, size:] = result.products.take(gram_of, axis=1)
             union[size:, :size] = union[:size, size:].T
-        place = {int(position): size + i for i, position in enumerate(gram_of)}
+        place = {position: size + i for i, position in enumerate(gram_of.tolist())}
         index = np.arange(size)
         for column, position in refreshed:
             index[column] = place[position]
@@ -188,15 +192,18 @@ class Subspace(Component):
             self._map(union, steered, index)
         for column, _, client in installed:
             self.owners[column] = client
-        self.gram = union[index[:, None], index]
-        changed = dict(refreshed) | {column: position for column, position, _ in installed}
-        self._store(np.array(list(changed)), np.array(list(changed.values())), updates, cache)
+        self.gram = union.take(index, axis=0).take(index, axis=1)
+        if not raw:
+            self._round(columns, updates, positions)
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
-        chosen = rows[picked]
+        chosen, every = rows[picked], np.arange(len(picked))
         self.gram = kernels_for(rows).gram(chosen)
-        self._store(np.arange(len(picked)), np.arange(len(picked)), chosen, cache)
+        if self._holds_raw(rows, cache):
+            kernels_for(rows).write_rows(self.rows, every, chosen, every)
+        else:
+            self._round(every, chosen, every)
 
     def vacate(self, column: int, *, keep_owner: bool) -> None:
         """The column goes, and everybody's coordinate on it."""
@@ -231,24 +238,27 @@ class Subspace(Component):
             self.versions.values[:] = 0
             self.coordinates[everybody] = current
 
-    def _store(
-        self, columns: Integers, positions: Integers, updates: Array, cache: str | None
-    ) -> None:
+    def _holds_raw(self, updates: Array, cache: str | None) -> bool:
+        """Whether `rows`, made now if there are none, hold columns as they are."""
         kernels = kernels_for(updates)
         if self.rows is None:
             dtype = cache or kernels.dtype_name(updates)
             self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
-        if kernels.dtype_name(self.rows) not in ("float16", "bfloat16"):
-            kernels.write_rows(self.rows, columns, updates, positions)
-            return
-        # Two bytes hold unit columns well and large or tiny ones not at all.
+        return kernels.dtype_name(self.rows) not in ("float16", "bfloat16")
+
+    def _round(self, columns: Integers, updates: Array, positions: Integers) -> None:
+        """Write columns whose Gram matrix is known: two bytes hold unit columns well, others not.
+
+        The Gram matrix becomes that of the rounded columns.
+        """
+        kernels = kernels_for(updates)
         lengths = np.sqrt(self.gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
         unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
         kernels.write_rows(self.rows, columns, unit, np.arange(len(columns)))
         self.stretch = self._stretch()
         self.stretch[columns] = lengths
-        # The Gram matrix must be that of the rounded columns.
+        assert self.rows is not None
         exact = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
         self.gram = self.gram.copy()
         self.gram[:, columns] = exact

@@ -44,6 +44,7 @@ GROUP = 5  # updates are counted in groups of this size, so that fewer kernels a
 LONG = 1 << 31  # what no 32 bits can hold
 ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
 SHORT = {torch.float16, torch.bfloat16}
+NO_PLACES = np.zeros((0, 0), np.int64)
 _compiled = dict[tuple[object, ...], Any]()
 
 
@@ -148,14 +149,14 @@ def one_pass(
         return None
     delta, sums = launch(cut, updates, weights, basis, coefficients, rows, base, base_scale)
     meanwhile()
+    inner, places = cut.width * cut.count, NO_PLACES
+    if gram_of is not None and len(gram_of):
+        places = cut.places[gram_of[:, None], gram_of]
     torch.cuda.current_stream(updates.device).synchronize()
     found: Floats = sums.numpy().copy()  # memory of this kind is scarce: nobody is to hold on to it
-    inner = cut.width * cut.count
     products = found[:inner].reshape(cut.width, cut.count)[:width, :count]
-    gram = np.zeros((0, 0))
-    if gram_of is not None and len(gram_of):
-        gram = found[cut.places[gram_of[:, None], gram_of]]
-    return Pass(delta, products, found[inner : inner + count], gram, float(found[-1]))
+    squares = found[inner : inner + count]
+    return Pass(delta, products, squares, found[places], float(found[-1]))
 
 
 def launch(

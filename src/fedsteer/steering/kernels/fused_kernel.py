@@ -1,7 +1,7 @@
 """The Triton kernels behind `fused`. Importing this module needs Triton."""
 
 # ruff: noqa: RUF005 (Triton joins tuples by +, it cannot unpack them)
-# mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
+# mypy: disable-error-code="assignment, misc, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 

@@ -174,8 +174,14 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
 
 
 def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
-    for slot, row in zip(slots.tolist(), rows.tolist(), strict=True):
-        target[slot].copy_(updates[row])
+    """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
+    to, come_from, first = slots.tolist(), rows.tolist(), 0
+    for end in range(1, len(to) + 1):
+        last = end - 1
+        if end == len(to) or (to[end], come_from[end]) != (to[last] + 1, come_from[last] + 1):
+            piece = updates[come_from[first] : come_from[last] + 1]
+            target[to[first] : to[last] + 1].copy_(piece)
+            first = end
 
 
 def add_rows(
@@ -262,4 +268,9 @@ def stack(updates: Sequence[Tensor]) -> Tensor:
 
 
 def dtype_name(array: Tensor) -> str:
-    return str(array.dtype).removeprefix("torch.")
+    return _name(array.dtype)
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
