@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.training.gpu import kernels_beside
+from fedsteer.gpu import kernels_beside
 
-KERNELS = "convolution_kernels"
+KERNELS = "fedsteer.training.convolution_kernels"
 # Found once: a call is short.
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_into = torch.ops.aten.threshold_backward.grad_input

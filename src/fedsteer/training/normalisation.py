@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsteer.training.gpu import kernels_beside
+from fedsteer.gpu import kernels_beside
 
-KERNELS = "normalisation_kernels"
+KERNELS = "fedsteer.training.normalisation_kernels"
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedsteer.gpu import kernels_beside
 from fedsteer.steering.kernels import Floats, Integers, Pass, nothing, sketch_signs
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
@@ -22,6 +21,7 @@ CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 24
 WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
+FUSED = "fedsteer.steering.kernels.fused"
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
 
@@ -85,16 +85,6 @@ def _host(array: Tensor) -> Floats:
     return near.astype(np.float64)
 
 
-def _fused(updates: Tensor) -> Any:
-    """The Triton kernel's module where it can be used: on a GPU, with Triton, below float64."""
-    return _triton() if updates.is_cuda and updates.dtype != torch.float64 else None
-
-
-@cache
-def _triton() -> Any:
-    return import_module("fedsteer.steering.kernels.fused") if find_spec("triton") else None
-
-
 def one_pass(
     updates: Tensor,
     weights: Floats,
@@ -108,7 +98,7 @@ def one_pass(
     precise: bool = False,
     meanwhile: Callable[[], object] = nothing,
 ) -> Pass:
-    fused = None if precise else _fused(updates)
+    fused = None if precise else kernels_beside(updates, FUSED)
     if fused is not None:
         more = rows, base, base_scale, gram_of, meanwhile
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)

@@ -1,0 +1,77 @@
+"""Whether Triton is used: never where it does not work, whatever the reason."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fedsteer import gpu
+
+
+@pytest.fixture(autouse=True)
+def afresh() -> Iterator[None]:
+    """What was found out about this machine is forgotten before and after."""
+    known = gpu.triton_works, gpu._imported
+    for function in known:
+        function.cache_clear()
+    yield
+    for function in known:
+        function.cache_clear()
+
+
+def tensor(cuda: bool = True, size: int = 4) -> Any:
+    return SimpleNamespace(is_cuda=cuda, element_size=lambda: size)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
+    """Triton can be found, and this is what its trial does."""
+    monkeypatch.setattr(gpu, "find_spec", lambda name: object())
+    monkeypatch.setitem(sys.modules, "fedsteer.gpu.trial", SimpleNamespace(run=run))  # type: ignore[arg-type]
+
+
+def test_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert gpu.kernels_beside(tensor(), "json") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("Failed to find C compiler.\nSpecify CC."), "Failed to find C compiler."),
+        (ImportError(), "ImportError"),
+    ],
+)
+def test_installed_but_useless(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise error
+
+    installed(monkeypatch, fail)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert gpu.kernels_beside(tensor(), "json") is None
+        assert gpu.kernels_beside(tensor(), "ast") is None
+    assert len(caught) == len(tried) == 1
+    assert f"({reason})" in str(caught[0].message)
+
+
+def test_only_where_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    installed(monkeypatch, lambda: tried.append(1))
+    assert gpu.kernels_beside(tensor(cuda=False), "json") is None
+    assert gpu.kernels_beside(tensor(size=8), "json") is None
+    assert not tried
+    assert gpu.kernels_beside(tensor(), "json") is sys.modules["json"]
+    assert gpu.kernels_beside(tensor(size=2), "json") is sys.modules["json"]
+    assert len(tried) == 1
