@@ -5,7 +5,7 @@
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
 measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
 queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
-`rule.step`: checks, pass, solve, diagnostics, and writing the new columns of core clients.
+`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def afresh() -> Iterator[None]:
 
 
 def tensor(cuda: bool = True, size: int = 4) -> Any:
-    return SimpleNamespace(is_cuda=cuda, element_size=lambda: size)
+    return SimpleNamespace(is_cuda=cuda, element_size=lambda: size, device="cuda:0")
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -53,7 +53,7 @@ def test_installed_but_useless(
 ) -> None:
     tried = []
 
-    def fail() -> None:
+    def fail(device: str) -> None:
         tried.append(1)
         raise error
 
@@ -67,11 +67,22 @@ def test_installed_but_useless(
 
 
 def test_only_where_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[int] = []
-    installed(monkeypatch, lambda: tried.append(1))
+    tried: list[str] = []
+    installed(monkeypatch, tried.append)
     assert gpu.kernels_beside(tensor(cuda=False), "json") is None
     assert gpu.kernels_beside(tensor(size=8), "json") is None
     assert not tried
     assert gpu.kernels_beside(tensor(), "json") is sys.modules["json"]
     assert gpu.kernels_beside(tensor(size=2), "json") is sys.modules["json"]
-    assert len(tried) == 1
+    assert tried == ["cuda:0"]
+
+
+def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(device: str) -> None:
+        if device == "cuda:0":
+            raise RuntimeError("too old")
+
+    installed(monkeypatch, run)
+    with pytest.warns(RuntimeWarning, match="too old"):
+        assert not gpu.triton_works("cuda:0")
+    assert gpu.triton_works("cuda:1")

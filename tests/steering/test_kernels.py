@@ -138,19 +138,21 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
 @pytest.mark.parametrize(
     ("count", "width", "dim", "extras"),
     [
-        (10, 10, 100_003, {}),
-        (10, 10, 100_003, {"gram_of": np.array([7, 0, 3])}),
-        (10, 10, 100_002, {"apart": 2, "base": True}),  # read by twos
-        (10, 10, 100_000, {"apart": 4, "gram_of": np.arange(10)}),  # two bytes: by fours
-        (10, 10, 100_000, {"apart": 4, "first": 1}),  # the same, but the rows begin in between
-        (7, 4, 33, {"gram_of": np.array([2]), "base": True}),
-        (12, 0, 5_000, {"apart": 8, "base": True}),  # no basis
-        (13, 10, 5_000, {"apart": 4}),  # fits only without being filled up to a group
-        (5, 6, 5_000, {"apart": 4, "rows": np.array([5, 0, 2])}),
-        (10, 20, 5_000, {}),  # too many sums for a thread: from here on torch does it
-        (20, 10, 5_000, {"gram_of": np.arange(20)}),
-        (20, 40, 5_000, {"base": True, "rows": np.arange(39, 2, -1)}),
-        (200, 3, 5_000, {}),
+        # `by`: how many neighbours a thread reads, of four bytes and of two; None: torch does it
+        (10, 10, 100_003, {"by": (1, 1)}),
+        (10, 10, 100_003, {"by": (1, 1), "gram_of": np.array([7, 0, 3])}),
+        (10, 10, 100_002, {"by": (2, 2), "apart": 2, "base": True}),
+        (10, 10, 100_000, {"by": (2, 4), "apart": 4}),
+        (10, 10, 100_000, {"by": (2, 2), "apart": 4, "gram_of": np.arange(10)}),  # four do not fit
+        (10, 10, 100_000, {"by": (1, 1), "apart": 4, "first": 1}),  # rows begin in between
+        (7, 4, 33, {"by": (1, 1), "gram_of": np.array([2]), "base": True}),
+        (12, 0, 5_000, {"by": (2, 4), "apart": 8, "base": True}),  # no basis
+        (13, 10, 5_000, {"by": (2, 2), "apart": 4}),  # fits only if not filled up to a group
+        (5, 6, 5_000, {"by": (2, 4), "apart": 4, "rows": np.array([5, 0, 2])}),
+        (10, 20, 5_000, {"by": None}),  # too many sums for a thread
+        (20, 10, 5_000, {"by": None, "gram_of": np.arange(20)}),
+        (20, 40, 5_000, {"by": None, "base": True, "rows": np.arange(39, 2, -1)}),
+        (200, 3, 5_000, {"by": None}),
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -175,13 +177,19 @@ def test_fused_pass(
     numbers = draw.standard_normal(count), draw.standard_normal(used)
     more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k in ("rows", "gram_of")}
 
+    far = None if base is None else base.cuda()
+    pairs = len(extras.get("gram_of", ())) > 1
+    cut = fused.plan_for(updates, basis if width else None, more.get("rows"), far, gram=pairs)
+    by = extras["by"]
+    assert (cut and cut.positions) == (by and by[dtype != "float32"])
+
     calls: list[None] = []
     found = in_torch.one_pass(
         updates,
         numbers[0],
         basis,
         numbers[1],
-        base=None if base is None else base.cuda(),
+        base=far,
         meanwhile=lambda: calls.append(None),
         **more,
     )

@@ -1,7 +1,7 @@
 """Whether Triton kernels can be used: on a GPU, below float64, and where Triton itself works.
 
 To be installed is not enough for Triton: it needs a compiler for C, Python's headers and a GPU that
-it knows, and images made to run torch often lack the first two. So it is tried once.
+it knows, and images made to run torch often lack the first two. So every GPU has a trial, once.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 def kernels_beside(values: Any, module: str) -> Any:
     """The Triton kernels in `module` for this torch tensor, or None: then torch does it."""
     usable = values.is_cuda and values.element_size() < 8
-    return _imported(module) if usable else None
+    return _imported(module, values.device) if usable else None
 
 
 @cache
-def _imported(module: str) -> Any:
-    return import_module(module) if triton_works() else None
+def _imported(module: str, device: Any) -> Any:
+    return import_module(module) if triton_works(device) else None
 
 
 @cache
-def triton_works() -> bool:
-    """Whether a kernel runs; where Triton is installed and none does, a warning says why."""
+def triton_works(device: Any) -> bool:
+    """Whether a kernel runs there; where Triton is installed and none does, a warning says why."""
     if find_spec("triton") is None:
         return False
     try:
-        import_module(f"{__name__}.trial").run()
+        import_module(f"{__name__}.trial").run(device)
     except Exception as error:  # whatever it is, torch can do without
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         warnings.warn(

@@ -217,8 +217,6 @@ def found_run(experiment: Experiment, entry: Entry, seed: int, folder: Path, res
     """What is in the folder, if it may be gone on with: nothing, or this very run."""
     found = Run(folder)
     if found.finished or (folder / CHECKPOINT).exists():
-        # A setting that makes no sense is a mistake, not another run.
-        entry.build(experiment, seed, np.ones(experiment.partition.clients))
         same_run(found, experiment, entry, seed)
         if not resume:
             raise ConfigurationError(

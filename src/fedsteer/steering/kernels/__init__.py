@@ -3,7 +3,7 @@
 Everything else in fedsteer is of size k, m or N and readable NumPy float64. A rule asks
 `kernels_for(updates)` and never learns which library it got; torch is imported only when a torch
 tensor comes in. Both modules offer the functions of `Kernels` and are tested against each other.
-Where Triton is installed, torch's pass on a GPU is `fused`.
+Where Triton works, torch's pass on a GPU is `fused`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Pass:
 
 
 def nothing() -> None:
-    """What there is to do meanwhile, mostly."""
+    """The default of `meanwhile`."""
 
 
 class Kernels(Protocol):

@@ -1,4 +1,4 @@
-"""`one_pass` as one Triton kernel that reads every number once. Importing this needs Triton.
+"""`one_pass` as a Triton kernel that reads every number once. Importing this needs Triton.
 
 A program is one warp that walks over the positions. A thread holds the k + m values of a few
 positions and, over all positions it meets, a running sum for each number that is asked for:
@@ -38,19 +38,19 @@ WARP = 32
 SCHEDULERS = 4  # of a processor: each has a share of its programs
 REGISTERS, MOST_OF_A_THREAD, MOST_PROGRAMS = 65_536, 255, 32  # of a processor
 MOST = 208  # sums and values a thread may hold
-BESIDE = 16  # registers for all else; fewer spill
+BESIDE = 16  # registers for all else
 STAGES = 3  # steps read ahead, and one
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
 LONG = 1 << 31  # what no 32 bits can hold
 ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
-SHORT = {torch.float16, torch.bfloat16}
+TWO_BYTES = {torch.float16, torch.bfloat16}
 NO_PLACES = np.zeros((0, 0), np.int64)
 _compiled = dict[tuple[object, ...], Any]()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compiled; nothing here depends on d."""
+    """What is compiled; of d it knows only what divides it."""
 
     count: int  # updates, rounded up to groups where they fit
     width: int  # rows of the basis
@@ -72,13 +72,13 @@ class Plan:
     @cached_property
     def together(self) -> int:
         """Programs at work at once on a processor: as many as there are registers for."""
-        need = self.sums + self.values + BESIDE
+        need = -(-(self.sums + self.values + BESIDE) // 8) * 8  # handed out by eights
         fitting = range(SCHEDULERS, min(REGISTERS // (WARP * need), MOST_PROGRAMS) + 1, SCHEDULERS)
         return max(fitting)
 
     @cached_property
     def registers(self) -> int:
-        """The limit to compile for; hardware hands them out by eights."""
+        """The limit to compile for."""
         return min(REGISTERS // (WARP * self.together) // 8 * 8, MOST_OF_A_THREAD)
 
     @cached_property
@@ -109,7 +109,7 @@ def plan_for(
     group = 1
     if all(aligned):
         sizes = [dim, updates.stride(0), dim if basis is None else basis.stride(0)]
-        group = math.gcd(4 if updates.dtype in SHORT else 2, *sizes)
+        group = math.gcd(4 if updates.dtype in TWO_BYTES else 2, *sizes)
     return plan(count, width, gram, group, aligned)
 
 
@@ -148,11 +148,13 @@ def one_pass(
     if cut is None:
         return None
     delta, sums = launch(cut, updates, weights, basis, coefficients, rows, base, base_scale)
-    meanwhile()
     inner, places = cut.width * cut.count, NO_PLACES
-    if gram_of is not None and len(gram_of):
-        places = cut.places[gram_of[:, None], gram_of]
-    torch.cuda.current_stream(updates.device).synchronize()
+    try:
+        meanwhile()
+        if gram_of is not None and len(gram_of):
+            places = cut.places[gram_of[:, None], gram_of]
+    finally:  # the GPU still writes to `sums`
+        torch.cuda.current_stream(updates.device).synchronize()
     found: Floats = sums.numpy().copy()  # memory of this kind is scarce: nobody is to hold on to it
     products = found[:inner].reshape(cut.width, cut.count)[:width, :count]
     squares = found[inner : inner + count]
@@ -169,7 +171,7 @@ def launch(
     base: Tensor | None,
     base_scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """Delta, and the sums in the host's memory, both still being computed."""
+    """Delta, and the sums in the host's memory, both still being computed: keep them till then."""
     (count, dim), device = updates.shape, updates.device
     known = updates if basis is None else basis
     steer = [] if coefficients is None or basis is None else coefficients.tolist()
@@ -213,7 +215,8 @@ def _start(
 ) -> None:
     """Launch; `key` is all that Triton compiles another kernel for.
 
-    Triton's own ways to find that out and to start what it compiled take longer than all else here.
+    Triton's own ways to find that out and to start what it compiled take longer than all else here;
+    profilers that hook into the latter see the first launch only.
     """
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
@@ -223,7 +226,10 @@ def _start(
         _compiled[key] = kernel[(programs,)](*given, **options)
         return None
     stream, hooks = driver.active.get_current_stream(device.index), (None, None, None)
-    known.run(programs, 1, 1, stream, known.function, known.packed_metadata, *hooks, *given)
+    try:
+        known.run(programs, 1, 1, stream, known.function, known.packed_metadata, *hooks, *given)
+    except TypeError:  # a version of Triton that starts kernels otherwise
+        known[(programs, 1, 1)](*given)
     return None
 
 

@@ -165,12 +165,13 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
 
 def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
     """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    to, come_from, first = slots.tolist(), rows.tolist(), 0
-    for end in range(1, len(to) + 1):
-        last = end - 1
-        if end == len(to) or (to[end], come_from[end]) != (to[last] + 1, come_from[last] + 1):
-            piece = updates[come_from[first] : come_from[last] + 1]
-            target[to[first] : to[last] + 1].copy_(piece)
+    pairs = list(zip(slots.tolist(), rows.tolist(), strict=True))
+    first = 0
+    for end in range(1, len(pairs) + 1):
+        slot, row = pairs[end - 1]
+        if end == len(pairs) or pairs[end] != (slot + 1, row + 1):
+            (slot, row), many = pairs[first], end - first
+            target.narrow(0, slot, many).copy_(updates.narrow(0, row, many))
             first = end
 
 
