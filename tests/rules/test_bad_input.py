@@ -238,6 +238,9 @@ def test_several_faults_of_several_clients_are_all_named(entry: Enrolled) -> Non
 WHOLE: dict[str, tuple[Callable[[Round], Round], str]] = {
     "round number again": (lambda r: replace(r, number=9), "does not follow round 9"),
     "round number back": (lambda r: replace(r, number=3), "does not follow round 9"),
+    "round number nan": (lambda r: replace(r, number=np.nan), "a whole number, not nan"),
+    "round number 10.5": (lambda r: replace(r, number=10.5), r"a whole number, not 10\.5"),
+    "round number True": (lambda r: replace(r, number=True), "a whole number, not True"),
     "dimension": (lambda r: replace(r, updates=r.updates[:, 1:]), r"expected \(3, 12\)"),
     "rows": (lambda r: replace(r, updates=r.updates[1:]), r"expected \(3, 12\)"),
     "type": (lambda r: replace(r, updates=r.updates.astype(int)), "int64"),
@@ -299,6 +302,24 @@ def test_what_only_one_rule_needs(name: str, missing: str) -> None:
     with pytest.raises(RoundRefused, match=f"needs {missing}"):
         played.rule.step(played.state, replace(good_round(played), **{missing: None}))
     assert packed(played.state) == before
+
+
+@pytest.mark.parametrize("given", ["model", "starts"])
+def test_models_of_fedawe_are_arrays(given: str) -> None:
+    played = in_the_middle(ENROLLED["fedawe"], "drop")
+    before = packed(played.state)
+    with pytest.raises(RoundRefused, match=f"{given} must have shape"):
+        played.rule.step(played.state, replace(good_round(played), **{given: [0.0] * DIM}))
+    assert packed(played.state) == before
+
+
+def test_who_only_refreshes_does_not_move_fedawe() -> None:
+    played = in_the_middle(ENROLLED["fedawe"], "drop")
+    other, both = played.copy(), good_round(played)
+    step = played.rule.step(played.state, replace(both, refresh=[4, 6]))
+    alone = other.rule.step(other.state, both.without({1, 2}))
+    np.testing.assert_allclose(step.delta, alone.delta, rtol=1e-12)
+    assert step.diagnostics.weights.tolist()[1:] == [0.0, 0.0]
 
 
 def test_an_aggregate_that_overflows_is_refused() -> None:

@@ -6,6 +6,7 @@ import doctest
 from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fedsteer
@@ -214,6 +215,54 @@ def test_a_state_keeps_where_probabilities_come_from_and_its_bound() -> None:
     with pytest.raises(StateError, match=r"='shrunk', .* norm_bound=0\.5, not"):
         make_rule("fedavg").plan(state, 1, [0])
     make_rule("fedavg", probabilities="shrunk", norm_bound=0.5, seed=3).plan(state, 1, [0])
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("fedsteer", {"core_set": [0]}, {"core_set": [1]}),
+        ("fedsteer", {"select": "online"}, {"select": "online", "core_size": 3}),
+        ("fedsteer", {"core_set": [0]}, {"core_set": [0], "basis": "mean"}),
+        ("fedsteer", {"core_set": [0]}, {"core_set": [0], "magnitude": "follow"}),
+        ("fedsteer", {"core_set": [0]}, {"core_set": [0], "reselect_every": 2}),
+        ("cluster_fedvarp", {"cluster_count": 2}, {"cluster_count": 6}),
+    ],
+)
+def test_a_state_keeps_what_its_memory_is_made_by(name: str, before: Any, after: Any) -> None:
+    state = make_rule(name, **before).init(3, [1.0, 2.0])
+    with pytest.raises(StateError, match="the state was made with"):
+        make_rule(name, **after).plan(state, 1, [0])
+    make_rule(name, **before).plan(state, 1, [0])
+
+
+def test_a_state_of_an_earlier_release_tells_less() -> None:
+    rule = make_rule("fedsteer", core_set=[0])
+    state = rule.init(3, [1.0, 2.0])
+    state.memory.made_with = "probabilities='known', interval_cap=50, norm_bound=None"  # type: ignore[attr-defined]
+    rule.plan(state, 1, [0])
+
+
+def test_numbers_mean_the_same_in_every_spelling() -> None:
+    state = make_rule("fedsteer", core_set=[0, 1], norm_bound=1).init(3, [1.0, 2.0])
+    other = make_rule("fedsteer", core_set=np.array([0, 1]), norm_bound=np.float32(1.0))
+    other.plan(state, 1, [0])
+    assert make_rule("fedsteer", core_size=np.int64(5)).options.core_size == 5  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "named", "words"),
+    [
+        ([1.0] * 20, ["3", "17"], "names '3', the client is 3"),
+        ({"3": 1.0, "17": 1.0}, [17], "names 17, the client is '17'"),
+    ],
+)
+def test_a_client_by_the_wrong_kind_of_name(sizes: Any, named: list[Any], words: str) -> None:
+    for name, given in (
+        ("fedsteer", {"core_set": named}),
+        ("cluster_fedvarp", {"clusters": dict.fromkeys(named, 0)}),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            make_rule(name, **given).init(3, sizes)
 
 
 def test_describe_range() -> None:

@@ -15,6 +15,14 @@ from tests.rules.enrolled import packed
 DIM = 6
 
 
+def test_what_cannot_be_computed_leaves_the_state() -> None:
+    optimiser = ServerOptimiser("adam")
+    _, state = optimiser.step(optimiser.init(), np.zeros(3), np.ones(3))
+    with pytest.raises(ValueError, match="broadcast"):
+        optimiser.step(state, np.zeros(3), np.ones(4))
+    optimiser.step(state, np.zeros(3), np.ones(3))
+
+
 def deltas(rounds: int = 12) -> Any:
     draw = np.random.default_rng(0)
     made = draw.standard_normal((rounds, DIM))

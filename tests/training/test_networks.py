@@ -122,6 +122,16 @@ def test_buffers_are_refused_by_name() -> None:
         Network(build)
 
 
+def test_frozen_parameters_are_refused_by_name() -> None:
+    def build() -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.Linear(5, 2))
+        module[1].weight.requires_grad_(False)
+        return module
+
+    with pytest.raises(ConfigurationError, match=r"frozen parameter '1\.weight'"):
+        Network(build)
+
+
 class Own(nn.Sequential):
     """Looks like a stack and computes something else."""
 

@@ -10,7 +10,7 @@ from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
 from fedsteer.rules import PRESETS, RULES
-from fedsteer.rules.options import option
+from fedsteer.rules.options import check_options, option
 
 PREFIX = "fedsteer-"
 SAMPLING = "sampling"
@@ -27,13 +27,19 @@ class StrategyOptions:
     waited for once training has begun.
     """
 
-    fraction_train: float = option(1.0, "share of the nodes online asked to train, drawn anew")
-    fraction_evaluate: float = option(1.0, "share of the nodes online asked to evaluate")
-    min_train_nodes: int = option(1, "at least so many are asked, if they are online")
-    min_evaluate_nodes: int = option(1, "at least so many are asked, if they are online")
-    min_available_nodes: int = option(1, "wait for so many before the first round, and only then")
-    registration_timeout: float = option(300.0, "seconds to wait for them")
-    server_rate: float = option(1.0, "of the step with the aggregate")
+    fraction_train: float = option(
+        1.0, "share of the nodes online asked to train, drawn anew", low=0.0, high=1.0
+    )
+    fraction_evaluate: float = option(
+        1.0, "share of the nodes online asked to evaluate", low=0.0, high=1.0
+    )
+    min_train_nodes: int = option(1, "at least so many are asked, if they are online", low=0)
+    min_evaluate_nodes: int = option(1, "at least so many are asked, if they are online", low=0)
+    min_available_nodes: int = option(
+        1, "wait for so many before the first round, and only then", low=0
+    )
+    registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
+    server_rate: float = option(1.0, "of the step with the aggregate", above=0.0)
     server_optimiser: str = option("sgd", "sgd, momentum, adam or yogi")
     authenticated: bool = option(
         False, "SuperNodes are authenticated: a client is its public key, unkeyed nodes are refused"
@@ -57,20 +63,23 @@ class StrategyOptions:
     experiment: str = option("flower", "name under which reports list this run")
 
     def __post_init__(self) -> None:
-        for name in ("fraction_train", "fraction_evaluate"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigurationError(f"{name} must be in [0, 1], not {getattr(self, name)}")
-        for name in ("min_train_nodes", "min_evaluate_nodes", "min_available_nodes"):
-            if getattr(self, name) < 0:
-                raise ConfigurationError(f"{name} must be at least 0, not {getattr(self, name)}")
-        if not self.registration_timeout >= 0:
-            raise ConfigurationError("registration_timeout must be at least 0 seconds")
+        check_options(self)
         for name in ("steer", "buffers"):  # a single pattern is easily given as plain text
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
         for name in ("population", "known_probabilities"):
             if (table := getattr(self, name)) is not None:
-                object.__setattr__(self, name, {client_name(c): v for c, v in table.items()})
+                object.__setattr__(self, name, _by_name(name, table))
+
+
+def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
+    """{client: value} with clients as they are called here."""
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{option} must be {{client: number}}, not {table!r}")
+    named = {client_name(client): value for client, value in table.items()}
+    if len(named) < len(table):
+        raise ConfigurationError(f"{option} names a client twice: 7 and 'client-7' are the same")
+    return named
 
 
 def divide(
@@ -86,8 +95,8 @@ def divide(
     theirs = {name: value for name, value in given.items() if name not in own}
     for name in NAMING_CLIENTS:
         if isinstance(theirs.get(name), Mapping):
-            theirs[name] = {client_name(c): value for c, value in theirs[name].items()}
-        elif theirs.get(name) is not None:
+            theirs[name] = _by_name(name, theirs[name])
+        elif name == "core_set" and not isinstance(theirs.get(name), (str, int, type(None))):
             theirs[name] = tuple(client_name(c) for c in theirs[name])
     # A bad reply costs its round the share of one client, never the round.
     theirs.setdefault("bad_clients", "drop")

@@ -26,9 +26,12 @@ from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active, Round, plain_id, settle_arrays
+from fedsteer.steering.rounds import Active, Round, plain_id, settle_arrays, whole_number
 from fedsteer.steering.state import Component, State
 from fedsteer.values import value
+
+SHAPING = ("probabilities", "interval_cap", "norm_bound")
+"""Options of every rule that live on in its state: another rule cannot go on with it."""
 
 Action = Literal["move", "hold", "restart"]
 """What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
@@ -43,6 +46,8 @@ class Requests:
     collect   clients asked during a warm-up, while the model stands still
     shared    payload for everyone, e.g. {"proximal": mu} or {"control": (d,) array}
     each      payload per client, e.g. {7: {"start": (d,) array}}
+
+    Arrays are the state's own: use them before the step, or copy them.
     """
 
     train: tuple[ClientId, ...] = ()
@@ -99,13 +104,14 @@ class Rule(ABC):
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
+    shaping: ClassVar[tuple[str, ...]] = ()  # options that the rule's own memory is made by
 
     def __init__(self, options: Options) -> None:
         if self.own_rate and options.norm_bound is not None:
             raise ConfigurationError(f"{self.name} moves the model itself: norm_bound cannot apply")
         self.options = options
-        kept = ("probabilities", "interval_cap", "norm_bound")
-        self._kept = ", ".join(f"{name}={getattr(options, name)!r}" for name in kept)
+        self._made_with = _in_words(options, *SHAPING, *self.shaping)
+        self._briefly = _in_words(options, *SHAPING)  # all that older states tell
 
     # -- the hooks of a rule ------------------------------------------------------------------
 
@@ -145,7 +151,8 @@ class Rule(ABC):
         """Clients at these slots, of these sizes, are about to leave."""
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        """(m, d) what is believed of these clients' updates; None: the rule keeps no belief."""
+        """(m, d) what is believed of these clients' updates, which are like `memory.like`; None:
+        the rule keeps no belief."""
         return None
 
     # -- the life of a state ------------------------------------------------------------------
@@ -162,7 +169,7 @@ class Rule(ABC):
         bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)  # type: ignore[arg-type]
-        memory = Memory(clients, self.begin(clients), made_with=self._kept)
+        memory = Memory(clients, self.begin(clients), made_with=self._made_with)
         if like is not None:
             memory.like = _no_rows(like, dim)
         return State(self.name, memory)
@@ -180,7 +187,7 @@ class Rule(ABC):
         `available` are the clients that take part by themselves; `reachable` those that could be
         asked for a refresh (default: every member of a closed population).
         """
-        memory = self._open(state)
+        memory, number = self._open(state), whole_number(number)
         if number <= memory.clients.number:
             raise RoundRefused(f"round {number} does not follow round {memory.clients.number}")
         asked = Requests(train=tuple(plain_id(client) for client in available))
@@ -242,7 +249,9 @@ class Rule(ABC):
     def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
         """(m, d) what the server believes these clients' updates are; None if the rule has none."""
         memory = self._open(state)
-        return self.estimates(memory, memory.clients.resolve(clients)[1])
+        slots = memory.clients.resolve(clients)[1]
+        # Before the first round nobody has said what updates are like.
+        return None if memory.like is None else self.estimates(memory, slots)
 
     @final
     def phase(self, state: State) -> str:
@@ -262,8 +271,8 @@ class Rule(ABC):
             raise StateError(f"a {state.rule} state was given to {self.name}")
         memory = state.memory
         assert isinstance(memory, Memory)
-        if memory.made_with not in (self._kept, ""):
-            raise StateError(f"the state was made with {memory.made_with}, not {self._kept}")
+        if memory.made_with not in (self._made_with, self._briefly, ""):
+            raise StateError(f"the state was made with {memory.made_with}, not {self._made_with}")
         return memory
 
     def _beside(self, memory: Memory, round: Round) -> Round:
@@ -289,10 +298,19 @@ class Rule(ABC):
         return clients.bound.scale(float(np.sqrt(outcome.delta_squared_norm)), *known)
 
 
-def no_estimates(memory: Memory, count: int) -> Array | None:
-    """(count, d) zeros like the updates; None before the first round has said what they are."""
-    if memory.like is None:
-        return None
+def _in_words(options: Options, *names: str) -> str:
+    return ", ".join(f"{name}={_plain(getattr(options, name))!r}" for name in names)
+
+
+def _plain(value: Any) -> Any:
+    """Without NumPy's scalars, which call themselves otherwise."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def no_estimates(memory: Memory, count: int) -> Array:
+    """(count, d) zeros like the updates."""
     kernels = kernels_for(memory.like)
     shape = (count, memory.clients.dim)
     return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))

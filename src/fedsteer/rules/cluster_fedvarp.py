@@ -48,6 +48,8 @@ class ClusterOptions(WarmUpOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.clusters is not None and not isinstance(self.clusters, Mapping):
+            raise ConfigurationError(f"clusters must be {{client: cluster}}, not {self.clusters!r}")
         if self.clusters and not all(0 <= c < self.cluster_count for c in self.clusters.values()):
             raise ConfigurationError("clusters must be numbered from 0 below cluster_count")
 
@@ -59,6 +61,7 @@ class ClusterFedVARP(Rule):
     name: ClassVar[str] = "cluster_fedvarp"
     options_type: ClassVar[type[Options]] = ClusterOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
+    shaping: ClassVar[tuple[str, ...]] = ("cluster_count", "select")
     options: ClusterOptions
 
     def begin(self, clients: Clients) -> Component:
@@ -71,6 +74,7 @@ class ClusterFedVARP(Rule):
             members = clients.members()
             slots = clients.roster.find(members)
             labels = np.array([options.clusters.get(client, -1) for client in members], np.int64)
+            clients.check_spelling("clusters", list(options.clusters))
             own.assign(slots, labels, clients.sizes[slots])
         return own
 

@@ -90,12 +90,13 @@ class FedAWE(Rule):
         ):
             if array is None:
                 continue
-            if library_of(array) != library_of(active.updates) or tuple(array.shape) != shape:
+            found = tuple(getattr(array, "shape", ()))
+            if library_of(array) != library_of(active.updates) or found != shape:
                 raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
-        count = max(len(active), 1)
+        count = max(int(np.count_nonzero(active.fresh)), 1)  # there is nothing here to refresh
         members = active.old_sizes > 0
         gaps = np.where(members, active.number - own.last[active.slots], 1.0)
-        weights = self.options.rate * gaps / count
+        weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
         if len(active) and active.starts is None:
             starts = [
                 self._start(own, slot) if member and own.initial is not None else active.model
@@ -109,8 +110,8 @@ class FedAWE(Rule):
             active.updates,
             weights,
             rows,
-            np.full(len(active), -1.0 / count),
-            base=active.model if len(active) else None,
+            np.where(active.fresh, -1.0 / count, 0.0),
+            base=active.model if active.fresh.any() else None,
         )
         return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
@@ -119,16 +120,17 @@ class FedAWE(Rule):
         assert isinstance(own, FedAWEMemory)
         if own.initial is None:
             own.initial = active.kernels.clone(active.model)
-        if not len(active):
+        slots = active.slots[active.fresh]
+        if not len(slots):
             return
         members = len(memory.clients.sizes.values)
         assert active.model is not None
         moved = active.model - outcome.delta
-        own.models.reserve(active.slots, active.updates, members)
+        own.models.reserve(slots, active.updates, members)
         assert own.models.rows is not None
-        for slot in active.slots.tolist():
+        for slot in slots.tolist():
             own.models.rows[slot] = moved
-        own.last[active.slots] = float(active.number)
+        own.last[slots] = float(active.number)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, FedAWEMemory)

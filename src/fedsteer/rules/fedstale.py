@@ -58,8 +58,6 @@ class FedStale(Rule):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)
-        if memory.like is None:
-            return None
         return memory.own.estimates(slots, memory.like)
 
     def _trust(self, recalled: Recalled) -> Floats:

@@ -77,6 +77,10 @@ class FedSteer(Rule):
     name: ClassVar[str] = "fedsteer"
     options_type: ClassVar[type[Options]] = FedSteerOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
+    shaping: ClassVar[tuple[str, ...]] = (
+        *("core_set", "core_size", "select", "basis", "magnitude", "cache"),
+        *("reselect_every", "sketch_width"),
+    )
     options: FedSteerOptions
 
     def begin(self, clients: Clients) -> Component:
@@ -185,8 +189,6 @@ class FedSteer(Rule):
         return _own(memory).subspace.read(slots)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        if memory.like is None:
-            return None
         return _own(memory).subspace.estimates(slots, memory.like)
 
     def _sweep(

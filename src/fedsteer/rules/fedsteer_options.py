@@ -65,6 +65,8 @@ class CoreSetOptions(WarmUpOptions):
             object.__setattr__(self, "core_set", tuple(self.core_set))
             if not self.core_set or len(set(self.core_set)) < len(self.core_set):
                 raise ConfigurationError("core_set must name at least one client, each once")
+        if self.frequencies is not None and not isinstance(self.frequencies, Mapping):
+            raise ConfigurationError(f"frequencies must be {{client: p}}, not {self.frequencies!r}")
         if self.core_set is None and self.select == "frequent" and not self.frequencies:
             raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
 

@@ -70,6 +70,4 @@ class FedVARP(Rule):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)
-        if memory.like is None:
-            return None
         return memory.own.estimates(slots, memory.like)

@@ -5,7 +5,8 @@
 
 Needs no probabilities; biased by staleness. The original waits until every client has answered
 once (start="wait"); with start="zeros" the unheard count as 0, with "seen" the weights are those
-of the clients heard so far. Memory N x d.
+of the clients heard so far. Whoever was only asked to refresh counts like everybody: there are no
+weights 1/p_i that its visit could bias. Memory N x d.
 """
 
 from __future__ import annotations
@@ -89,6 +90,4 @@ class MIFA(Rule):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, MIFAMemory)
-        if memory.like is None:
-            return None
         return memory.own.updates.estimates(slots, memory.like)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import isfinite
+from numbers import Integral, Real
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
@@ -54,8 +55,16 @@ class Options:
     seed: int = option(0, "of the rule's own random draws", low=0)
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            _check(entry, getattr(self, entry.name))
+        check_options(self)
+
+
+def check_options(options: Any) -> None:
+    """Every field by its range and choices; whole numbers given for other numbers become such."""
+    for entry in fields(options):
+        value = getattr(options, entry.name)
+        _check(entry, value)
+        if "float" in str(entry.type) and isinstance(value, Integral):
+            object.__setattr__(options, entry.name, float(value))
 
 
 def _check(entry: Field[Any], value: Any) -> None:
@@ -73,7 +82,7 @@ def _check(entry: Field[Any], value: Any) -> None:
     if not ranged:
         return
     whole = entry.type in ("int", "int | None")
-    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         kind = "a whole number" if whole else "a number"
         raise ConfigurationError(f"{entry.name} must be {kind}, not {value!r}")
     low, high, above = limits["low"], limits["high"], limits["above"]

@@ -34,7 +34,9 @@ def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
             f"({first}, {end})"
         )
     if options.core_set is not None:
-        return [plain_id(client) for client in options.core_set]
+        named = [plain_id(client) for client in options.core_set]
+        clients.check_spelling("core_set", named)
+        return list[ClientId | None](named)
     if options.select == "online":
         return [None] * options.core_size
     if options.select == "frequent":

@@ -57,6 +57,15 @@ class Clients(Component):
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
 
+    def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
+        """Refuse 3 for the member "3" and the other way round; strangers may join yet."""
+        for name, slot in zip(names, self.roster.places(names), strict=True):
+            if slot < 0:
+                digits = isinstance(name, str) and name.isdecimal()
+                other = int(name) if digits else str(name)
+                if self.roster.places([other]) != [-1]:
+                    raise ConfigurationError(f"{option} names {name!r}, the client is {other!r}")
+
     def inspect(self, round: Round) -> Faults:
         """Unknown clients: nobody can say what they weigh."""
         if round.number <= self.number:
@@ -204,7 +213,8 @@ def enrol_population(
             raise ConfigurationError("sizes must be one positive number per client")
         if not (np.isfinite(values) & (values > 0)).all():
             worst = int(np.flatnonzero(~(np.isfinite(values) & (values > 0)))[0])
-            raise ConfigurationError(f"sizes must be positive, client {worst} has {values[worst]}")
+            name = list(sizes)[worst] if isinstance(sizes, Mapping) else worst
+            raise ConfigurationError(f"sizes must be positive, client {name!r} has {values[worst]}")
         if isinstance(sizes, Mapping):
             roster.enrol([plain_id(client) for client in sizes])
             # `enrol` hands out slots in id order, whatever the order of the mapping.

@@ -59,15 +59,20 @@ class ServerOptimiser:
         """The moved model (a new array) and the next state."""
         if state.rule != f"optimiser {self.method}":
             raise StateError(f"a state of {state.rule} was given to optimiser {self.method}")
-        moments = state.consume()
+        moments = state.memory
         assert isinstance(moments, Moments)
+        moved, after = self._moved(moments, model, delta)
+        state.consume()  # at last: what cannot be computed leaves it as it was
+        return moved, State(state.rule, after)
+
+    def _moved(self, moments: Moments, model: Array, delta: Array) -> tuple[Array, Moments]:
         if self.method == "sgd":
             step = delta if self.rate == 1 else self.rate * delta
-            return model - step, State(state.rule, moments)
+            return model - step, moments
         first = delta * 0 if moments.first is None else moments.first
         if self.method == "momentum":
             first = self.beta1 * first + delta
-            return model - self.rate * first, State(state.rule, Moments(first))
+            return model - self.rate * first, Moments(first)
         square = delta * delta
         second = delta * 0 if moments.second is None else moments.second
         first = self.beta1 * first + (1 - self.beta1) * delta
@@ -77,4 +82,4 @@ class ServerOptimiser:
             signed = square * (second > square) - square * (second < square)
             second = second - (1 - self.beta2) * signed
         moved = model - self.rate * first / (second**0.5 + self.tau)
-        return moved, State(state.rule, Moments(first, second))
+        return moved, Moments(first, second)

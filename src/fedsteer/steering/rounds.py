@@ -101,11 +101,21 @@ def plain_id(client: Any) -> ClientId:
     raise RoundRefused(f"client ids are int or str, not {client!r}")
 
 
+def whole_number(number: Any) -> int:
+    """The number of a round as int."""
+    if type(number) is int:
+        return number
+    if isinstance(number, (int, np.integer)) and not isinstance(number, bool):
+        return int(number)
+    raise RoundRefused(f"the number of a round is a whole number, not {number!r}")
+
+
 def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     """The round with plain ids, float64 vectors and one (m, d) array, and the clients at fault.
 
     Raises where the round as a whole makes no sense; what concerns one client is a fault.
     """
+    number = whole_number(round.number)
     clients = [plain_id(client) for client in round.clients]
     count = len(clients)
     probabilities = _vector(round.probabilities, "probabilities", count)
@@ -128,11 +138,11 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         fault([not 0 < p <= 1 for p in probabilities.tolist()], "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
         if given is not None:
-            bad = [not 0 < number < math.inf for number in given.tolist()]
+            bad = [not 0 < value < math.inf for value in given.tolist()]
             fault(bad, f"{name} must be positive and finite")
     vectors = probabilities, sizes, steps
     rest = round.starts, round.model, round.refresh
-    return Round(round.number, clients, updates, *vectors, *rest), faults
+    return Round(number, clients, updates, *vectors, *rest), faults
 
 
 def _vector(values: Any, name: str, count: int) -> Floats | None:

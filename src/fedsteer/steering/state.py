@@ -36,6 +36,12 @@ class Component:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        known = Component._kinds.setdefault(cls.__name__, cls)
+        if known.__module__ != cls.__module__:
+            raise TypeError(
+                f"{known.__module__} has a Component {cls.__name__} already, and checkpoints know "
+                "them by that name"
+            )
         Component._kinds[cls.__name__] = cls
 
 

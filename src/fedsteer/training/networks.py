@@ -39,6 +39,11 @@ class Network:
         self.parameters: list[Parameter] = []
         start = 0
         for name, value in self.module.named_parameters():
+            if not value.requires_grad:
+                raise ConfigurationError(
+                    f"the network has a frozen parameter {name!r}, which would be trained; keep "
+                    "what is frozen out of the module"
+                )
             self.parameters.append(Parameter(name, value.shape, start, start + value.numel()))
             start += value.numel()
         self.dim = start

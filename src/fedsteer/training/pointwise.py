@@ -63,6 +63,7 @@ class Pointwise:
         # all other weights are but a few rows more of the first matrix, that is what they are.
         rows = -(-dim // self.first.inside)
         self.rows = rows if rows - self.first.outside <= rows // 8 else self.first.outside
+        self._row = max(dim, self.rows * self.first.inside)  # of the updates as they are computed
         self.plain = not how.momentum and not how.weight_decay and how.augment == "none"
         self.products = Products(room=self.images.numel() // 2)
         self._workspace: Workspace | None = None
@@ -91,12 +92,14 @@ class Pointwise:
             part = orders[begin : begin + width]
             # Threads share out whole clients, so that no bit depends on how many threads there are;
             # where clients are fewer, threads would share out parts of a product.
+            # Made out here: what inference mode makes nobody may change afterwards.
+            updates = part[0].start.new_empty((len(part), self._row))
             with using(threads if len(part) >= threads else 1):
-                done.append(self._together(part))
+                done.append(self._together(part, updates))
         return done[0] if len(done) == 1 else joined(done)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _together(self, orders: Sequence[Order]) -> Trained:
+    def _together(self, orders: Sequence[Order], updates: Tensor) -> Trained:
         clients, start = [order.points for order in orders], orders[0].start
         sizes = tuple(map(len, clients))
         most = max(sizes)
@@ -123,7 +126,6 @@ class Pointwise:
             descent = Descent(room, labels, self._masks(orders), self._above)
             losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
             small = torch.cat([room.given.sum(dim=1), *self._above.moved()], dim=1)
-        updates = start.new_empty((len(orders), max(self.dim, self.rows * self.first.inside)))
         moved = updates[:, : self.rows * self.first.inside]
         torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
         updates = updates[:, : self.dim]
