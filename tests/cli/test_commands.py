@@ -207,6 +207,15 @@ def test_a_comparison(seeds: int, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert told["folder"] == str(out) and len(told["rules"]) == 3  # type: ignore[arg-type]
 
 
+def test_the_page_has_the_baseline_of_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", small_file(tmp_path), "--rules", "fedavg,mifa", "--seeds", "1"]
+    assert main([*command, "--jobs", "1", "--set", "run.baseline=mifa"]) == 0
+    page = Path("runs", "compare-small", "report.html").read_text()
+    assert "vs mifa" in capsys.readouterr().out and "vs mifa" in page and "vs fedavg" not in page
+
+
 def test_a_network_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also under the `fedsteer` script, whose first place to look is not the current folder."""
     monkeypatch.setattr(sys, "path", list(sys.path))

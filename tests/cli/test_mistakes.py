@@ -54,6 +54,7 @@ MISTAKES = [
     ("compare small.toml --jobs -1", "--jobs must be at least 0, not -1"),
     ("compare small.toml --rules fedavg,fedster", "did you mean 'fedsteer'?"),
     ("compare small.toml --set options.fedsteer.rigde=1 --rules fedsteer", "did you mean 'ridge'?"),
+    ("compare small.toml --set run.baseline=fedvrap", "did you mean 'fedvarp'?"),
     ("compare small.toml --out file", "cannot write to file"),
     ("report absent", "absent does not exist"),
     ("report empty", "empty holds no runs (no manifest.json below it)"),

@@ -8,6 +8,8 @@ import pytest
 
 from fedsteer.cli import main
 from fedsteer.records import find_runs, read_sheet
+from fedsteer.records.archive import SHEET
+from fedsteer.records.files import write_json
 from tests.report.made_records import make_comparison
 
 
@@ -46,6 +48,17 @@ def test_the_title_of_a_page_fits_all_that_is_in_it() -> None:
     assert '"experiments":["emnist-0.9","emnist-0.7"]' in page  # in the order of the sheet
     make_comparison(Path("other"), ["fedavg"], 1, 8, 6, name="mine")
     assert title("records.tar.xz", "other") == "emnist-0.7, emnist-0.9, mine"
+
+
+def test_tables_that_share_a_folder_are_reported_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """The runs of another table may lie below the folder of this one."""
+    make_comparison(Path("both", "a"), ["fedavg", "mifa"], 1, 8, 6, name="emnist-0.9")
+    sheet = {"name": "mine", "title": "Mine", "paper": {"emnist-0.9": {"fedavg": 0.5}}}
+    write_json(Path("both", SHEET), sheet | {"labels": ["fedavg"], "seeds": 1})
+    for form in ("published", "md"):
+        assert main(["report", "both", "--format", form]) == 0
+        out = capsys.readouterr().out
+        assert "fedavg" in out and "mifa" not in out
 
 
 def test_columns_of_a_markdown_table(capsys: pytest.CaptureFixture[str]) -> None:

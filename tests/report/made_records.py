@@ -28,7 +28,7 @@ RULES: dict[str, tuple[float, float, float, float]] = {
     "mifa": (0.79, 0.16, 0.7, 100),
     "scaffold": (0.78, 0.2, 0.6, 101),
     "fedawe": (0.75, 0.22, 0.0, 0),
-    "full": (0.9, 0.0, 0.1, 0),
+    "full participation": (0.9, 0.0, 0.1, 0),
 }
 DIM = 4810
 WARM_UP = 5
@@ -191,7 +191,12 @@ def manifest(
     return {
         "format": 1,
         "version": "0.1.0",
-        "rule": {"label": label, "name": rule, "preset": "paper", "options": {}},
+        "rule": {
+            "label": label,
+            "name": "fedavg" if rule == "full" else rule,
+            "preset": "paper",
+            "options": {},
+        },
         "seed": seed,
         "experiment": {"name": name, "title": f"Skewed participation, {name}",
                        "run": {"rounds": rounds}},

@@ -104,7 +104,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
 
 def coordinates(folder: Path, seed: int, values: np.ndarray) -> None:
     with RecordWriter(folder / f"seed-{seed}") as records:
-        records.manifest({"rule": {"label": "k2", "name": "fedsteer"}, "seed": seed})
+        records.manifest({"rule": {"label": "k|2", "name": "fedsteer"}, "seed": seed})
         records.finish({"accuracy": 0.5})
     arrays = {"coordinates": values.astype(np.float32), "watched": np.array([5, 55])}
     save_file(arrays, folder / f"seed-{seed}" / "arrays.safetensors")
@@ -118,10 +118,10 @@ def test_heat_maps_and_how_stable_they_are(tmp_path: Path) -> None:
     coordinates(tmp_path, 0, values)
     runs = find_runs(tmp_path)
     # 15 pairs of client 5 are alike; of the 20 of client 55, those with round 0, 10 or 20 are not.
-    assert f"| k2 | {(15 + 18) / 35:.2f} |" in heatmaps_markdown(runs)
+    assert f"| k\\|2 | {(15 + 18) / 35:.2f} |" in heatmaps_markdown(runs)
     drawn = heatmaps_svg(runs, "Coordinates")
     assert "client 55, training rounds 1 to 30" in texts(drawn)
-    words = "k2: 2 coordinates, red positive, blue negative, full colour at 1 and beyond"
+    words = "k|2: 2 coordinates, red positive, blue negative, full colour at 1 and beyond"
     assert words in texts(drawn)
     images = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("image")]
     assert len(images) == 2
@@ -158,7 +158,7 @@ def test_an_image_holds_its_values() -> None:
 def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
     for seed, error in ((0, 0.1), (1, 0.3)):
         with RecordWriter(tmp_path / f"seed-{seed}") as records:
-            records.manifest({"rule": {"label": "fedsteer", "name": "fedsteer"}, "seed": seed})
+            records.manifest({"rule": {"label": "a|b", "name": "fedsteer"}, "seed": seed})
             row: dict[str, Any] = {"client": 1, "event": "fresh", "staleness": 4}
             row |= {"relative_error": error, "refreshed_error": 0.05}
             records.append("clients", row | {"round": 1})  # warm-up
@@ -168,12 +168,12 @@ def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
             records.finish({"accuracy": 0.5, "warm_up_rounds": 2})
     runs = find_runs(tmp_path)
     assert errors_markdown(runs).splitlines()[:3] == [
-        "| rounds away | fedsteer | fedsteer, recomputed |",
+        "| rounds away | a\\|b | a\\|b, recomputed |",
         "| --: | --: | --: |",
         "| 4 to 5 | 0.30 ± 1.27 | 0.05 ± 0.00 |",
     ]
     drawn = errors_svg(runs, "Errors")
-    assert texts(drawn)[-2:] == ["fedsteer", "fedsteer, recomputed"]
+    assert texts(drawn)[-2:] == ["a|b", "a|b, recomputed"]
 
 
 def test_several_experiments_get_a_panel_each_and_rules_keep_their_look(tmp_path: Path) -> None:

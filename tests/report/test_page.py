@@ -117,7 +117,9 @@ def test_equal_rasters_are_stored_once(page: str) -> None:
 def several(folder: Path) -> Path:
     """Two experiments that share a rule."""
     make_comparison(folder / "a", ["fedavg", "mifa"], seeds=2, rounds=6, name="harder")
-    return make_comparison(folder / "b", ["mifa", "full"], seeds=2, rounds=6, name="easier").parent
+    return make_comparison(
+        folder / "b", ["mifa", "full participation"], seeds=2, rounds=6, name="easier"
+    ).parent
 
 
 def test_a_rule_of_two_experiments_is_one_rule(tmp_path: Path) -> None:
@@ -125,13 +127,14 @@ def test_a_rule_of_two_experiments_is_one_rule(tmp_path: Path) -> None:
     data = data_of(page)
     assert data["experiments"] == ["harder", "easier"]  # as the records come, not by name
     names = [rule["name"] for rule in data["rules"]]
-    assert sorted(names) == ["fedavg", "full", "mifa"]
+    assert sorted(names) == ["fedavg", "full participation", "mifa"]
     assert "<li>3 rules</li>" in page and "<li>2 experiments</li>" in page
     found = {
         (data["experiments"][one["experiment"]], names[one["rule"]]) for one in data["entries"]
     }
     assert found == {
-        ("harder", "fedavg"), ("harder", "mifa"), ("easier", "mifa"), ("easier", "full")
+        ("harder", "fedavg"), ("harder", "mifa"),
+        ("easier", "mifa"), ("easier", "full participation"),
     }  # fmt: skip
     assert page.count('<table class="headline') == 2
 

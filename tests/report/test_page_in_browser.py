@@ -22,7 +22,9 @@ PHONE, DESKTOP = 390, 1280
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
-    make_comparison(folder / "runs", ["fedavg", "fedsteer (practical)", "mifa", "full"], seeds=3)
+    make_comparison(
+        folder / "runs", ["fedavg", "fedsteer (practical)", "mifa", "full participation"], seeds=3
+    )
     make_run(folder / "runs" / "evil" / "seed-0", label=EVIL, reason=EVIL)
     return write_page(find_runs(folder / "runs"), folder / "report.html", "In a browser")
 
@@ -32,7 +34,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two experiments; fedavg is in the first only, and only the second knows label groups."""
     folder = tmp_path_factory.mktemp("several")
     make_comparison(folder / "runs" / "a", ["mifa", "fedavg"], rounds=20, name="first <b>")
-    make_comparison(folder / "runs" / "b", ["mifa", "full"], rounds=30, name="second")
+    make_comparison(folder / "runs" / "b", ["mifa", "full participation"], rounds=30, name="second")
     for path in (folder / "runs" / "a").rglob("rounds.jsonl"):
         path.write_text(path.read_text().replace("group_accuracy", "unknown"))
     return write_page(find_runs(folder / "runs"), folder / "report.html", "Two experiments")
@@ -261,7 +263,7 @@ def test_nothing_is_asked_of_the_network(show: Show) -> None:
 def test_table_is_sorted_by_a_click(show: Show) -> None:
     driver = show(scroll=False)
     first = "return document.querySelector('.headline tbody td').textContent"
-    assert driver.execute_script(first) == "full"
+    assert driver.execute_script(first) == "full participation"
     press(driver, ".headline th:nth-child(2)")
     press(driver, ".headline th:nth-child(2)")
     assert driver.execute_script(first) == "fedavg"
@@ -303,7 +305,7 @@ def test_the_experiment_is_chosen(show: Show, several: Path, width: int, dark: b
     enter(driver, "second")
     driver.execute_script(f"{plot}.scrollIntoView()")
     driver.execute_async_script(SETTLE)
-    assert names_drawn(driver, "accuracy") == rows_shown(driver) == ["full", "mifa"]
+    assert names_drawn(driver, "accuracy") == rows_shown(driver) == ["full participation", "mifa"]
     assert driver.execute_script(last) == 30
     driver.execute_async_script(SCROLL_PAST_EVERYTHING)
     assert driver.execute_script("return document.scrollingElement.scrollWidth") <= width
@@ -317,10 +319,13 @@ def test_a_rule_stays_off_in_the_other_experiment(show: Show, several: Path) -> 
     assert driver.execute_script(LABELS + ".map((one) => one.title)") == ["mifa", "fedavg"]
     press(driver, rule_button("mifa"))
     enter(driver, "second")
-    assert driver.execute_script(LABELS + ".map((one) => one.title)") == ["mifa", "full"]
+    assert driver.execute_script(LABELS + ".map((one) => one.title)") == [
+        "mifa",
+        "full participation",
+    ]
     driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
     driver.execute_async_script(SETTLE)
-    assert names_drawn(driver, "accuracy") == ["full"]
+    assert names_drawn(driver, "accuracy") == ["full participation"]
 
 
 def test_a_link_leads_to_an_experiment(show: Show, several: Path) -> None:
@@ -332,7 +337,7 @@ def test_a_link_leads_to_an_experiment(show: Show, several: Path) -> None:
     driver.get(link)
     pressed = driver.find_elements("css selector", EXPERIMENTS + "[aria-pressed=true]")
     assert [one.text for one in pressed] == ["second"]
-    assert rows_shown(driver) == ["full", "mifa"]
+    assert rows_shown(driver) == ["full participation", "mifa"]
     for address in ("first <b>", "no such experiment %"):  # the latter changes nothing
         driver.execute_script("location.hash = encodeURIComponent(arguments[0])", address)
         driver.execute_async_script(SETTLE)

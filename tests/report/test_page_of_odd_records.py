@@ -50,7 +50,7 @@ def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
 
 
 def test_equal_data_is_drawn_once(tmp_path: Path) -> None:
-    for label in ("full", "fedavg", "mifa"):
+    for label in ("full participation", "fedavg", "mifa"):
         make_run(tmp_path / label / "seed-0", label=label, rounds=4)
     (picture,) = data_of(page_of(tmp_path))["holds"]
     assert picture["title"] == "digits"

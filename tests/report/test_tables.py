@@ -146,6 +146,14 @@ def test_without_fedavg_there_are_no_differences(tmp_path: Path) -> None:
     assert "vs" not in to_text(found)
 
 
+def test_full_participation_is_not_fedavg(tmp_path: Path) -> None:
+    make_comparison(tmp_path / "runs", ["mifa", "full participation"], seeds=2, rounds=6)
+    assert table(tmp_path).baseline is None
+    assert table(tmp_path, "full participation").baseline == "full participation"
+    make_comparison(tmp_path / "more", ["fedavg"], seeds=2, rounds=6)
+    assert table(tmp_path).baseline == "fedavg"
+
+
 def test_unfinished_runs_are_named_and_not_counted(small: Path) -> None:
     make_result(small / "fedavg" / "seed-3", "fedavg", 3, None)
     found = table(small)

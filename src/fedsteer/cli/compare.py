@@ -54,17 +54,18 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.simulate.entries import find_entry
 
     experiment = with_seeds(read_experiment(options), options.seeds)
+    baseline: str | None = find_entry(experiment, experiment.run.baseline).label
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))
     cells = plan_cells(experiment, [name.strip() for name in names], out)
     runs = run_cells(cells, options, lambda cell: f"{cell.entry.label}, seed {cell.seed}")
     if runs is None:
         return 130
-    baseline = find_entry(experiment, experiment.run.baseline).label
-    compared = {cell.entry.label for cell in cells}
-    rows = summarise(runs, baseline=baseline if baseline in compared else None)
+    if baseline not in {cell.entry.label for cell in cells}:
+        baseline = None
+    rows = summarise(runs, baseline=baseline)
     page = out / "report.html"
-    write_page(runs, page, title=experiment.title or experiment.name)
+    write_page(runs, page, title=experiment.title or experiment.name, baseline=baseline)
     if options.json:
         print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
         return tell_failures(runs)

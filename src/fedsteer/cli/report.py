@@ -61,18 +61,15 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs
     from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text
     from fedsteer.report.page import render
 
     if options.columns is not None and options.format != "md":
         raise ConfigurationError("--columns goes with --format md")
-    runs = find_runs(*options.folders)
+    runs = _runs(options.folders)
     if options.format == "published":
         return _published(options, runs)
-    rules = {run.manifest.get("rule", {}).get("name") for run in runs}
-    baseline = options.baseline or ("fedavg" if "fedavg" in rules else None)
-    sheet = _sheet(options.folders)
+    baseline, sheet = options.baseline, _sheet(options.folders)
     title = options.title or sheet.get("title") or _title(runs)
     if options.format == "html":
         text = render(runs, title, baseline, sheet)
@@ -87,6 +84,14 @@ def execute(options: argparse.Namespace) -> int:
             text = {"csv": to_csv, "text": to_text}[options.format](rows)
     _deliver(options, text.rstrip("\n") + "\n")
     return 0
+
+
+def _runs(folders: Sequence[Path]) -> list[Run]:
+    """Those of the table, where a folder says which it is: tables may share folders."""
+    from fedsteer.records import find_runs, read_sheet, runs_of_sheet
+
+    found = ((find_runs(place), read_sheet(place)) for place in folders)
+    return [run for runs, sheet in found for run in runs_of_sheet(runs, sheet)]
 
 
 def _deliver(options: argparse.Namespace, text: str) -> None:

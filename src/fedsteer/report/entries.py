@@ -14,6 +14,9 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 
+FULL = "full participation"
+"""The label of FedAvg with everybody present: a yardstick, not FedAvg."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -21,7 +24,7 @@ class Entry:
 
     experiment: str
     label: str
-    rule: str  # the name without preset or options
+    rule: str  # the name without preset or options; full participation is called by its label
     runs: tuple[Run, ...]
 
     @property
@@ -123,7 +126,7 @@ def _entries(experiment: str, runs: list[Run]) -> list[Entry]:
         Entry(
             experiment,
             label,
-            _text(members[0], "rule", "name") or label,
+            (label != FULL and _text(members[0], "rule", "name")) or label,
             tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
         )
         for label, members in by_label.items()

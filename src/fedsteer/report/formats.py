@@ -145,11 +145,23 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def with_half(found: Estimate | None, form: Callable[[float], str]) -> str:
-    """The mean in that form and half of its interval in points."""
+def hundredths(value: float) -> str:
+    """A number with two digits."""
+    return f"{value:.2f}"
+
+
+def with_half(
+    found: Estimate | None, form: Callable[[float], str], half: Callable[[float], str] = percent
+) -> str:
+    """The mean in that form and half of its interval, by default in points."""
     if found is None:
         return MISSING
-    return form(found.mean) + ("" if found.half is None else f" ± {percent(found.half)}")
+    return form(found.mean) + ("" if found.half is None else f" ± {half(found.half)}")
+
+
+def alone(found: Estimate | None, form: Callable[[float], str]) -> str:
+    """The mean in that form."""
+    return MISSING if found is None else form(found.mean)
 
 
 def size(value: float) -> str:
@@ -186,14 +198,9 @@ def _estimated(
     pick: Callable[[Row], Estimate | None],
     form: Callable[[float], str],
 ) -> Column:
-    def text(row: Row) -> str:
-        found = pick(row)
-        if found is None:
-            return MISSING
-        half = "" if found.half is None else f" ± {percent(found.half)}"
-        return form(found.mean) + half
-
-    return Column(heading, meaning, text, lambda row: _mean(pick(row)))
+    return Column(
+        heading, meaning, lambda row: with_half(pick(row), form), lambda row: _mean(pick(row))
+    )
 
 
 def _plain(
@@ -202,11 +209,9 @@ def _plain(
     pick: Callable[[Row], Estimate | None],
     form: Callable[[float], str],
 ) -> Column:
-    def text(row: Row) -> str:
-        found = pick(row)
-        return MISSING if found is None else form(found.mean)
-
-    return Column(heading, meaning, text, lambda row: _mean(pick(row)))
+    return Column(
+        heading, meaning, lambda row: alone(pick(row), form), lambda row: _mean(pick(row))
+    )
 
 
 def _group(name: str) -> Column:

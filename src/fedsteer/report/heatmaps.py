@@ -16,8 +16,9 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import thinned
 from fedsteer.report.entries import Entry, gather, names_of
+from fedsteer.report.formats import bars, hundredths, markdown, with_half
 from fedsteer.report.png import embedded
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import estimate
 from fedsteer.report.svg import document, text
 
 ROUNDS = 75  # drawn; of 150 every second
@@ -77,16 +78,15 @@ def heatmaps_svg(runs: Iterable[Run], title: str) -> str:
 def heatmaps_markdown(runs: Iterable[Run]) -> str:
     """How alike a client's coordinates are some rounds apart, and those of different clients."""
     entries = gather(runs)
-    lines = [
-        f"| rule | own, {APART} rounds apart | another client's | seeds |",
-        "| :-- | --: | --: | --: |",
-    ]
+    headings = ["rule", f"own, {APART} rounds apart", "another client's", "seeds"]
+    lines = [bars(headings), bars([":--", *["--:"] * 3])]
     for name, entry in zip(names_of(entries), entries, strict=True):
         watched = _watched(entry)
         if watched:
-            own = estimate(_own(one.values) for one in watched)
-            other = estimate(_others(one.values) for one in watched)
-            lines.append(f"| {name} | {_words(own)} | {_words(other)} | {len(watched)} |")
+            values = [one.values for one in watched]
+            both = estimate(map(_own, values)), estimate(map(_others, values))
+            cosines = [with_half(one, hundredths, hundredths) for one in both]
+            lines.append(bars([markdown(name), *cosines, str(len(watched))]))
     note = "Mean cosine between coordinates of the watched clients; 1 is the same direction."
     return "\n".join([*lines, "", note]) + "\n"
 
@@ -116,9 +116,3 @@ def _mean_cosine(one: Floats, other: Floats) -> float | None:
     if not known.any():
         return None
     return float((np.sum(one * other, axis=2)[known] / sizes[known]).mean())
-
-
-def _words(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.mean:.2f}" + ("" if found.half is None else f" ± {found.half:.2f}")

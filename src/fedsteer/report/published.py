@@ -12,7 +12,17 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number
-from fedsteer.report.formats import MISSING, bars, count, markdown, percent, points, size, with_half
+from fedsteer.report.formats import (
+    MISSING,
+    alone,
+    bars,
+    count,
+    markdown,
+    percent,
+    points,
+    size,
+    with_half,
+)
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.tables import Row, summarise
@@ -20,12 +30,14 @@ from fedsteer.report.tables import Row, summarise
 Published = Mapping[str, Mapping[str, float]]
 """Experiment -> label -> accuracy as printed in the paper."""
 
-NOTE = (
-    "Means over seeds; ± is the 95 % interval (Student's t). Differences to fedavg are in points, "
-    "paired by seed. Last third: the mean over the evaluations of the last third of the rounds. "
-    "Warm-up: what a rule spent before the first of its training rounds; `sent up` "
-    "counts it. Memory is the peak of the server rule, warm-up included."
-)
+NOTES = {  # a column -> what to say where it is there
+    "ours %": "Means over seeds; ± is the 95 % interval (Student's t).",
+    "vs fedavg": "Differences to fedavg are in points, paired by seed.",
+    "last third %": "Last third: the mean over the evaluations of the last third of the rounds.",
+    "warm-up rounds": "Warm-up: what a rule spent before the first of its training rounds; "
+    "`sent up` counts it.",
+    "memory": "Memory is the peak of the server rule, warm-up included.",
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,8 @@ def published_markdown(runs: Iterable[Run], sheet: Mapping[str, Any], extra: str
     published = sheet.get("paper") or {}
     lines, choices = lines_of(known, published)
     parts = [f"# {markdown(str(sheet.get('title', 'Results')))}", str(sheet.get("about", ""))]
-    parts += [to_published_markdown(lines), *map(_choice_words, choices), extra, NOTE]
+    parts += [to_published_markdown(lines), *map(_choice_words, choices), extra]
+    parts.append(" ".join(NOTES[heading] for heading in _headings(lines) if heading in NOTES))
     parts.append(origin(known, [str(command) for command in sheet.get("commands", ())]))
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
@@ -91,16 +104,21 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
 
 def to_published_markdown(lines: Sequence[Line]) -> str:
     """A Markdown table, one block per experiment; columns without a number are left out."""
-    cells = [_cells(line) for line in lines]
-    kept = [
-        heading
-        for heading in (cells[0] if cells else ())
-        if heading in ("experiment", "rule", "ours %")
-        or any(row[heading] != MISSING for row in cells)
-    ]
+    kept, cells = _headings(lines), [_cells(line) for line in lines]
     table = [bars(kept), bars(":--" if name in ("experiment", "rule") else "--:" for name in kept)]
     table += [bars(markdown(row[heading]) for heading in kept) for row in cells]
     return "\n".join(table) + "\n"
+
+
+def _headings(lines: Sequence[Line]) -> list[str]:
+    """The columns in which there is a number."""
+    cells = [_cells(line) for line in lines]
+    always = ("experiment", "rule", "ours %")
+    return [
+        heading
+        for heading in (cells[0] if cells else ())
+        if heading in always or any(row[heading] != MISSING for row in cells)
+    ]
 
 
 def _cells(line: Line) -> dict[str, str]:
@@ -117,10 +135,10 @@ def _cells(line: Line) -> dict[str, str]:
         "vs fedavg": with_half(row.difference, points),
         "last third %": with_half(row.late, percent),
         "last third vs fedavg": with_half(row.late_difference, points),
-        "warm-up rounds": _plain(row.warm_up_rounds, count),
-        "warm-up uploads": _plain(row.warm_up_uploads, count),
-        "sent up": _plain(row.bytes_up, size),
-        "memory": _plain(row.server_bytes, size),
+        "warm-up rounds": alone(row.warm_up_rounds, count),
+        "warm-up uploads": alone(row.warm_up_uploads, count),
+        "sent up": alone(row.bytes_up, size),
+        "memory": alone(row.server_bytes, size),
         "seeds": _seeds(row),
     }
 
@@ -167,10 +185,6 @@ def _seeds(row: Row) -> str:
     """Runs that did not come to their end are not counted, and not hidden."""
     finished = len(row.seeds)
     return f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished)
-
-
-def _plain(found: Estimate | None, form: Any) -> str:
-    return MISSING if found is None else str(form(found.mean))
 
 
 def _mean(found: Estimate | None) -> float:

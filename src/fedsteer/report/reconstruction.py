@@ -15,6 +15,7 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.drawing import looks_by_label
 from fedsteer.report.entries import Entry, gather, look, names_of, number
+from fedsteer.report.formats import bars, hundredths, markdown, with_half
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.svg import Axis, Look, Panel, Point, document, legend
 from fedsteer.report.visits import bin_centre, bin_of, bin_words
@@ -82,11 +83,11 @@ def errors_svg(runs: Iterable[Run], title: str) -> str:
 def errors_markdown(runs: Iterable[Run]) -> str:
     """A row per span of staleness, a column per series."""
     series = series_of(runs)
-    headings = ["rounds away", *(one.name for one in series)]
-    lines = ["| " + " | ".join(headings) + " |", "|" + " --: |" * len(headings)]
+    headings = ["rounds away", *(markdown(one.name) for one in series)]
+    lines = [bars(headings), bars(["--:"] * len(headings))]
     for at in sorted({at for one in series for at in one.by_staleness}):
-        cells = [_words(one.by_staleness.get(at)) for one in series]
-        lines.append(f"| {bin_words(at)} | " + " | ".join(cells) + " |")
+        found = [one.by_staleness.get(at) for one in series]
+        lines.append(bars([bin_words(at), *(with_half(e, hundredths, hundredths) for e in found)]))
     note = (
         "Squared error of the server's estimate of an update, relative to the update's squared "
         "length: 1 is what knowing nothing gives. Means over clients, then over seeds, ± 95 %."
@@ -129,9 +130,3 @@ def _centre(at: int) -> float:
 
 def _middle(at: int) -> float:
     return SPAN * (at + 0.5)
-
-
-def _words(found: Estimate | None) -> str:
-    if found is None:
-        return "-"
-    return f"{found.mean:.2f}" + ("" if found.half is None else f" ± {found.half:.2f}")

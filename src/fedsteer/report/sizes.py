@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number, seed_of
-from fedsteer.report.formats import percent, points, with_half
+from fedsteer.report.formats import bars, percent, points, with_half
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.svg import COLOURS, Axis, Look, Panel, document, legend
 
@@ -72,13 +72,13 @@ def sizes_markdown(runs: Iterable[Run]) -> str:
     headings = ["core set", *(f"ridge {ridge:g} %" for ridge in ridges)]
     if len(ridges) == 2:
         headings.append("difference")
-    lines = ["| " + " | ".join(headings) + " |", "|" + " --: |" * len(headings)]
+    lines = [bars(headings), bars(["--:"] * len(headings))]
     for columns in sorted({size.columns for size in sizes}):
         here = [by_place.get((columns, ridge)) for ridge in ridges]
         cells = [with_half(None if one is None else one.accuracy, percent) for one in here]
         if len(ridges) == 2:
             cells.append(_apart(here))
-        lines.append(f"| {columns} | " + " | ".join(cells) + " |")
+        lines.append(bars([str(columns), *cells]))
     return "\n".join(lines) + "\n"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsteer.report.entries import Entry
+from fedsteer.report.entries import FULL, Entry
 
 COLOURS = 7  # vermillion, black, blue, green, orange, purple, sky; assets/plots.js has their codes
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -24,7 +24,7 @@ PREFERRED = {
     "scaffold": (6, 0),
     "cluster_fedvarp": (2, 1),
     "fedawe": (3, 1),
-    "full": (1, 2),
+    FULL: (1, 2),
 }
 
 
