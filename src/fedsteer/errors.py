@@ -45,6 +45,11 @@ class TrainingFailed(FedsteerError):
     """Local training of a client raised; the message names the client."""
 
 
+def extra(name: str) -> str:
+    """How to install an extra; the package is on no index, and its name there may be another's."""
+    return f"pip install '.[{name}]' in a clone of fedsteer"
+
+
 CLOSE = 0.6  # a slip of the keyboard; what is less alike is another word
 
 

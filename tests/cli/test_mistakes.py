@@ -40,10 +40,18 @@ MISTAKES = [
     (f"{RUN} --set training.rate=-1", "rate must be above 0 and finite, not -1.0"),
     (f"{RUN} --set rounds", "--set wants section.key=value, not 'rounds'"),
     (f"{RUN} --set options.fedavg.ridge=1", "unknown option of fedavg 'ridge'"),
+    (
+        f"{RUN} --set options.fedsteer.rigde=1",
+        "unknown option of fedsteer 'rigde'; did you mean 'ridge'?",
+    ),
+    (
+        f"{RUN} --set partition.alpha=0.1",
+        "partition.alpha is for partition.kind = dirichlet; here it is label-groups",
+    ),
+    (f"{RUN} --set participation.trace=/nope", "is for participation.kind = trace"),
     (f"{RUN} --set options.fedavg.norm_bound=-1", "norm_bound must be above 0, not -1"),
     (f"{RUN} --set model.name=math:pi", "model 'math:pi' is no factory"),
     (f"{RUN} --set partition.points=9999", "lower points"),
-    (f"{RUN} --set training.rate=1e30", "sent a non-finite update"),
     (f"{RUN} --rounds -3", "run.rounds must be from 1 to 1,000,000,000, not -3"),
     (f"{RUN} --rounds 0", "run.rounds must be from 1 to 1,000,000,000, not 0"),
     (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),
@@ -73,6 +81,13 @@ def test_one_line_and_code_2(command: str, words: str, capsys: pytest.CaptureFix
     assert said.err.startswith("fedsteer: ") and said.err.count("\n") == 1
     assert words in said.err
     assert Path("file").read_text() == "not a folder"
+
+
+def test_a_run_that_diverges_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*RUN.split(), "--set", "training.rate=1e30"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("fedsteer: training diverges in round ") and said.count("\n") == 1
+    assert "sent a non-finite update" in said and "options.fedavg.norm_bound may help" in said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
-from fedsteer import ConfigurationError
+from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedAvg, FedProx, FedSteer, Scaffold
 from fedsteer.flower.client import (
     add_correction,
@@ -216,4 +216,4 @@ def test_numpy_models_need_no_torch(tmp_path: Any) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.split() == ["done", "9"]
+    assert done.stdout.split() == ["done", str(len(RULES))]

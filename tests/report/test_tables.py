@@ -182,6 +182,16 @@ def test_same_name_in_two_folders_is_told_apart(tmp_path: Path) -> None:
     assert found.experiments == ("digits (first)", "digits (second)")
 
 
+def test_runs_with_other_settings_are_not_paired(tmp_path: Path) -> None:
+    make_comparison(tmp_path / "a", ["fedavg"], seeds=2, rounds=6)
+    make_comparison(tmp_path / "b", ["mifa"], seeds=2, rounds=8)
+    found = table(tmp_path)
+    assert [(row.experiment, row.label, row.difference) for row in found.rows] == [
+        ("digits (run.rounds=6)", "fedavg", None),
+        ("digits (run.rounds=8)", "mifa", None),
+    ]
+
+
 def test_a_folder_named_twice_counts_once(small: Path) -> None:
     assert summarise(find_runs(small, small / "fedavg")) == table(small)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedsteer.cli import main
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, extra
 from fedsteer.records import Run, find_runs
 from fedsteer.simulate.compare import Cell, compare_cells, plan_cells
 from fedsteer.simulate.executors import task
@@ -30,7 +30,7 @@ def test_without_ray_one_line_names_the_extra(
     for command in ("compare", "reproduce table1 --smoke --seeds 1 --only emnist-0.9"):
         assert main([*command.split(), "--engine", "ray"]) == 2
         said = capsys.readouterr()
-        assert said.err == "fedsteer: --engine ray needs it: pip install 'fedsteer[ray]'\n"
+        assert said.err == f"fedsteer: --engine ray needs it: {extra('ray')}\n"
 
 
 def test_an_engine_that_does_not_exist(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The command line: one file a command. argparse, so that numpy and torch alone are enough.
 
-Bad input ends in one clear line on stderr and exit code 2; Ctrl-C in exit code 130 with
-everything finished so far on disk.
+Bad input ends in one clear line on stderr and exit code 2, a run that cannot go on in exit code 1;
+Ctrl-C in exit code 130 with everything finished so far on disk.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from fedsteer import __version__
-from fedsteer.errors import FedsteerError
+from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
 
 EPILOG = """examples:
   fedsteer compare                                  all rules on the embedded digits, then a page
-  fedsteer run emnist --rule fedsteer --rounds 50   one rule on one data set
+  fedsteer run fashion-mnist --rule fedsteer        one rule on one data set
   fedsteer rules fedsteer                           what a rule does and its options
+  fedsteer settings                                 every setting of an experiment
   fedsteer report runs/compare-digits               the page again, from records
   fedsteer bench                                    how fast it is here, beside a plain loop
 """
@@ -33,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
-    from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run
+    from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run, settings
 
     parser = Parser(
         prog="fedsteer",
@@ -43,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (run, compare, reproduce, report, pack, rules, data, bench):
+    for command in (run, compare, reproduce, report, pack, rules, settings, data, bench):
         command.add(commands)
     return parser
 
@@ -61,14 +62,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = int(options.execute(options))
         sys.stdout.flush()
         return code
+    except (RoundRefused, TrainingFailed) as error:  # of a run, not of what was typed
+        print(f"fedsteer: {error}", file=sys.stderr)
+        return 1
     except FedsteerError as error:
         print(f"fedsteer: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("torch", "sklearn", "safetensors"):
-            wanted = "pip install 'fedsteer[sim]'"
-            print(f"fedsteer: {missing} is not installed: {wanted}", file=sys.stderr)
+            print(f"fedsteer: {missing} is not installed: {extra('sim')}", file=sys.stderr)
             return 2
         raise
     except KeyboardInterrupt:

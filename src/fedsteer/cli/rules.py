@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedsteer.errors import unknown
-from fedsteer.rules import PRACTICAL, RULES, Rule
+from fedsteer.rules import RULES, Rule, preset_options
 from fedsteer.rules.options import Options, default_of, describe_range
 
 EPILOG = """examples:
@@ -40,9 +40,13 @@ def execute(options: argparse.Namespace) -> int:
         print(f"{'full':<{width}}  FedAvg with everybody present: the yardstick of comparisons.")
         print("\nfedsteer rules NAME explains one.")
         return 0
-    if options.name not in RULES:
-        raise unknown("rule", options.name, RULES)
-    print(explain(RULES[options.name]))
+    name = options.name.partition(":")[0]  # presets are explained with their rule
+    if name == "full":
+        print("FedAvg with everybody present in every round: what all rules are compared with.")
+        return 0
+    if name not in RULES:
+        raise unknown("rule", name, [*RULES, "full"])
+    print(explain(RULES[name]))
     return 0
 
 
@@ -54,9 +58,7 @@ def explain(rule: type[Rule]) -> str:
     if own:
         lines += ["Options", *(_line(entry) for entry in own), ""]
     lines += ["Options of every rule", *(_line(entry) for entry in shared), ""]
-    practical = PRACTICAL | dict(rule.presets.get("practical", {}))
-    if rule.own_rate:
-        practical.pop("norm_bound")
+    practical = preset_options(rule, "practical")
     words = ", ".join(f"{key}={value!r}" for key, value in practical.items())
     return "\n".join([*lines, f'Preset "practical": {words}'])
 

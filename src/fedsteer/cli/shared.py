@@ -7,14 +7,15 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
 
 
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """The experiment and changes to it."""
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Which experiment, and what to change of it."""
     parser.add_argument(
         "experiment",
         nargs="?",
@@ -30,8 +31,14 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="change any setting, e.g. --set training.rate=0.05 --set options.fedsteer.ridge=1",
+        help="change any setting (`fedsteer settings` names them), e.g. --set training.rate=0.05 "
+        "--set options.fedsteer.ridge=1",
     )
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """The experiment and changes to it."""
+    add_settings(parser)
     parser.add_argument(
         "--resume", action="store_true", help="go on with the run in --out (compare always does)"
     )
@@ -58,7 +65,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
 
 
 RAY_HELP = """
---engine ray (pip install 'fedsteer[ray]') takes the cluster that RAY_ADDRESS names (HOST:PORT, or
+--engine ray (pip install '.[ray]') takes the cluster that RAY_ADDRESS names (HOST:PORT, or
 auto for the one that runs here), else starts one on this machine. Records and checkpoints come back
 into --out: no shared file system is needed, and runs begun with one engine go on with the other.
 Every machine of the cluster needs the same fedsteer and the data set; docs/ray.md says more.
@@ -76,7 +83,14 @@ def read_experiment(options: argparse.Namespace) -> Any:
         settings["run.rounds"] = options.rounds
     if options.device is not None:
         settings["run.device"] = options.device
-    return load_experiment(options.experiment, settings | parse_settings(options.set))
+    settings |= parse_settings(options.set)
+    experiment = load_experiment(options.experiment, settings)
+    # On other data it is another experiment, with a folder of its own.
+    shipped, data = load_experiment(options.experiment), experiment.data.name
+    if data != shipped.data.name and experiment.name == shipped.name:
+        title = f"{shipped.title}; here: {data}" if shipped.title == experiment.title != "" else ""
+        experiment = replace(experiment, name=f"{shipped.name}-{data}", title=title)
+    return experiment
 
 
 def writable(folder: Path) -> Path:

@@ -157,6 +157,7 @@ _ENTRIES = (
         47,
         files=tuple(File(name, f"sha256:{digest}") for name, digest in _EMNIST_BYMERGE_FILES),
         subfolders=("emnist",),
+        instead="emnist-balanced",
     ),
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.dataset import Dataset, Images, Labels
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, extra
 
 
 def digits() -> Dataset:
@@ -19,9 +19,7 @@ def digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ConfigurationError(
-            "the digits come with scikit-learn: pip install 'fedsteer[sim]'"
-        ) from error
+        raise ConfigurationError(f"the digits come with scikit-learn: {extra('sim')}") from error
     bunch = load_digits()
     images: Images = bunch.images.astype(np.uint8)[:, np.newaxis]
     labels: Labels = bunch.target.astype(np.int64)

@@ -40,3 +40,4 @@ class Entry:
     subfolders: tuple[str, ...] = ()  # where else under a data folder the files may lie
     system_folder: str | None = None  # where a package of the operating system puts them
     downloads: tuple[Download, ...] = ()
+    instead: str = ""  # what may serve where the files are not to be had

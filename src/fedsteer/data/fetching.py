@@ -12,7 +12,7 @@ from typing import Any
 from fedsteer.data.catalogue import entry_of
 from fedsteer.data.checking import check
 from fedsteer.data.files import cache_folder
-from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.errors import ConfigurationError, DataError, extra
 
 
 def fetch(
@@ -29,14 +29,15 @@ def fetch(
     entry = entry_of(name)
     if not entry.downloads:
         reason = "it needs no files" if not entry.files else "its files are not published anywhere"
-        raise ConfigurationError(f"{name} cannot be downloaded: {reason}")
+        more = f"; {entry.instead} can, and may serve instead" if entry.instead else ""
+        raise ConfigurationError(f"{name} cannot be downloaded: {reason}{more}")
     target = cache_folder(name) if folder is None else Path(folder)
     if check(name, folder=target).ok:
         return target
     try:
         import pooch
     except ImportError as error:
-        raise ConfigurationError("downloads need pooch: pip install 'fedsteer[sim]'") from error
+        raise ConfigurationError(f"downloads need pooch: {extra('sim')}") from error
     try:
         for download in entry.downloads:
             file = PurePosixPath(download.url).name

@@ -65,6 +65,8 @@ def missing(entry: Entry, folder: str | os.PathLike[str] | None = None) -> DataE
         if entry.downloads
         else "it cannot be downloaded, put its files into one of these"
     )
+    if entry.instead:
+        remedy += f"; or take {entry.instead}, which can: --set data.name={entry.instead}"
     return DataError(f"{entry.name} not found in {places}; {remedy}")
 
 

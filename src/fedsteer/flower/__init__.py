@@ -11,17 +11,16 @@ goes to the rule (`fedsteer rules fedsteer` lists it). Default preset: practical
 
 from __future__ import annotations
 
+from fedsteer.errors import extra, unknown
+
 try:
     import flwr  # noqa: F401
 except ModuleNotFoundError as error:  # pragma: no cover - said to people without the extra
-    raise ModuleNotFoundError(
-        "fedsteer.flower needs Flower: pip install 'fedsteer[flower]'"
-    ) from error
+    raise ModuleNotFoundError(f"fedsteer.flower needs Flower: {extra('flower')}") from error
 
 from collections.abc import Mapping
 from typing import Any
 
-from fedsteer.errors import unknown
 from fedsteer.flower.client import report_identity
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.strategy import RuleStrategy

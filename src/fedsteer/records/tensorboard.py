@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, extra
 
 SCALARS = ("accuracy", "loss", "train_loss", "variance", "delta_norm", "bound_factor", "active")
 
@@ -16,9 +16,7 @@ def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
-        raise ConfigurationError(
-            "--track tensorboard needs it: pip install 'fedsteer[tracking]'"
-        ) from None
+        raise ConfigurationError(f"--track tensorboard needs it: {extra('tracking')}") from None
     writer = SummaryWriter(str(folder / "tensorboard"))
 
     def track(happened: Any) -> None:

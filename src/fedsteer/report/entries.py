@@ -6,6 +6,7 @@ so everything is looked up with `look`, which answers None for what is not there
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,10 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 
+COMMON = ("data", "partition", "participation", "model", "training", "server")
+"""Sections of an experiment that rules compared with one another share."""
+PLACES = ("data.folder", "participation.trace")
+"""Where a machine keeps something."""
 FULL = "full participation"
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
@@ -71,8 +76,9 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
         by_experiment.setdefault(_text(run, "experiment", "name"), []).append(run)
     found: list[Entry] = []
     for experiment, members in by_experiment.items():
-        for name, part in _apart(experiment, members):
-            found += _entries(name, part)
+        for folder, together in _apart(experiment, members):
+            for name, part in _by_settings(folder, together):
+                found += _entries(name, part)
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
 
@@ -83,6 +89,36 @@ def names_of(entries: Sequence[Entry]) -> list[str]:
         f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
         for entry in entries
     ]
+
+
+def _by_settings(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
+    """Runs on other data, or of other length, are no runs of one experiment whatever its name."""
+    settings = [_settings(run) for run in runs]
+    varied = [
+        key
+        for key in dict.fromkeys(key for one in settings for key in one)
+        # A setting that a run does not know is no difference: records may be older than it.
+        if len({one[key] for one in settings if key in one}) > 1
+    ]
+    parts: dict[str, list[Run]] = {}
+    for run, own in zip(runs, settings, strict=True):
+        words = ", ".join(f"{key}={own[key]}" for key in varied if key in own)
+        parts.setdefault(f"{experiment} ({words})" if words else experiment, []).append(run)
+    return list(parts.items())
+
+
+def _settings(run: Run) -> dict[str, str]:
+    """What all runs of a comparison have in common, as text."""
+    experiment = look(run.manifest, "experiment")
+    found = {
+        f"{section}.{key}": json.dumps(value)
+        for section in COMMON
+        if isinstance(table := look(experiment, section), dict)
+        for key, value in table.items()
+        if f"{section}.{key}" not in PLACES
+    }
+    rounds = look(experiment, "run", "rounds")
+    return found if rounds is None else found | {"run.rounds": json.dumps(rounds)}
 
 
 def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:

@@ -57,9 +57,14 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     rule = RULES[name]
-    chosen: dict[str, Any] = {}
-    if preset == "practical":
-        chosen = PRACTICAL | dict(rule.presets.get(preset, {}))
-        if rule.own_rate:
-            del chosen["norm_bound"]
-    return rule(build_options(rule.options_type, name, chosen | options))
+    return rule(build_options(rule.options_type, name, preset_options(rule, preset) | options))
+
+
+def preset_options(rule: type[Rule], preset: str) -> dict[str, Any]:
+    """What a preset means for this rule."""
+    if preset == "paper":
+        return {}
+    chosen = PRACTICAL | dict(rule.presets.get(preset, {}))
+    if rule.own_rate:
+        del chosen["norm_bound"]
+    return chosen

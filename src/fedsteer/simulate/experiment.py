@@ -25,8 +25,8 @@ from fedsteer.training.local import LocalTraining
 class Data:
     """Which images. `folder` overrides where they are searched."""
 
-    name: str = "digits"
-    folder: str | None = None
+    name: str = "digits"  # `fedsteer data list`
+    folder: str | None = None  # default: $FEDSTEER_DATA, then the cache
     options: dict[str, Any] = field(default_factory=dict)  # of the made-up data set only
 
 
@@ -34,13 +34,13 @@ class Data:
 class PartitionPlan:
     """Who holds what: label-groups (the paper's), dirichlet, shards or iid."""
 
-    kind: str = "label-groups"
+    kind: str = "label-groups"  # or dirichlet, shards, iid
     clients: int = 100
     points: int | None = None  # per client on average; None: all there are
     gamma: float = 0.9  # label-groups: share of clients in the common group
     labels_per_client: float = 1.0  # label-groups: share of its group's labels a client holds
     alpha: float = 0.3  # dirichlet: smaller is more skewed
-    shards_per_client: int = 2
+    shards_per_client: int = 2  # shards: of points sorted by label
     replace: bool = False  # clients may share points (needed where N exceeds the data)
 
 
@@ -48,7 +48,7 @@ class PartitionPlan:
 class ParticipationPlan:
     """Who is there: groups (the paper's), bernoulli, markov, diurnal, trace or everybody."""
 
-    kind: str = "groups"
+    kind: str = "groups"  # or bernoulli, markov, diurnal, trace, everybody
     weak: float = 0.04  # groups, markov, diurnal: probability of the weak ...
     powerful: float = 0.16  # ... and of the powerful clients
     share: float = 0.5  # share of weak clients
@@ -68,9 +68,23 @@ class ParticipationPlan:
 class Model:
     """Which network: a name or "package.module:factory", and its options."""
 
-    name: str = "mlp"
-    options: dict[str, Any] = field(default_factory=dict)
+    name: str = "mlp"  # or "package.module:factory": factory(shape, classes, **options)
+    options: dict[str, Any] = field(default_factory=dict)  # e.g. hidden = [64]
 
+
+ONLY_FOR = {
+    "partition.gamma": ("label-groups",),
+    "partition.labels_per_client": ("label-groups",),
+    "partition.alpha": ("dirichlet",),
+    "partition.shards_per_client": ("shards",),
+    "participation.mean_on": ("markov",),
+    "participation.amplitude": ("diurnal",),
+    "participation.period": ("diurnal",),
+    "participation.phases": ("diurnal",),
+    "participation.trace": ("trace",),
+    "participation.round_seconds": ("trace",),
+}
+"""Settings that mean something for some kinds only: to change one under another is a mistake."""
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
@@ -81,10 +95,10 @@ MOST_ROUNDS, MOST_THREADS = 1_000_000_000, 1_024
 class RunPlan:
     """How long, how often, on what."""
 
-    rounds: int = 150
-    evaluate_every: int = 10
-    checkpoint_every: int = 10
-    device: str = "cpu"
+    rounds: int = 150  # of training; a warm-up comes before them
+    evaluate_every: int = 10  # rounds
+    checkpoint_every: int = 10  # rounds
+    device: str = "cpu"  # or cuda, cuda:1
     engine: str = "auto"  # auto: by the static rule of fedsteer.training.engines
     threads: int = 0  # 0: by the static rule
     precision: str = "fast"  # of local training on a GPU: fast (tf32, bfloat16) or float32
@@ -142,6 +156,11 @@ class Experiment:
             for name, table in tables.items():
                 if not isinstance(table, Mapping):
                     raise ConfigurationError(f"{section}.{name} is a table, not a value")
+        for rule, table in self.options.items():  # also of rules that are not asked for today
+            known = [entry.name for entry in fields(RULES[rule].options_type)]
+            for key in table:
+                if key not in known:
+                    raise unknown(f"option of {rule}", key, known)
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
@@ -164,6 +183,13 @@ class Experiment:
             if isinstance(new, dict) and new.get("name", old.name) != old.name:
                 base = replace(base, **{section: replace(old, options={})})
         changed: Experiment = _merge(base, table, "")
+        for path in settings:
+            section, _, key = path.partition(".")
+            wanted = ONLY_FOR.get(path)
+            if wanted is not None and (kind := getattr(changed, section).kind) not in wanted:
+                raise ConfigurationError(
+                    f"{path} is for {section}.kind = {' or '.join(wanted)}; here it is {kind}"
+                )
         return changed
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.records.totals import Totals
 from fedsteer.rules import Requests, Round, Rule
 from fedsteer.simulate.happened import Happened
@@ -108,7 +108,16 @@ class Simulation:
         """The second half: the rule steps, the model moves, everything is written down."""
         clock = [asked.began, perf_counter()]
         requests, training = asked.requests, asked.training
-        step = self.rule.step(self.state, self._answers(requests, trained))
+        try:
+            step = self.rule.step(self.state, self._answers(requests, trained))
+        except RoundRefused as error:
+            if "finite" not in str(error):
+                raise
+            raise RoundRefused(
+                f"training diverges in round {self.number}: {error}; a lower training.rate or "
+                f"options.{self.rule.name}.norm_bound may help",
+                error.clients,
+            ) from error
         self.state = step.state
         if step.action == "move":
             self.model, self.moments = self.optimiser.step(self.moments, self.model, step.delta)

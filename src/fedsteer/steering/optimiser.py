@@ -35,11 +35,11 @@ class Moments(Component):
 class ServerOptimiser:
     """Composed with every rule, by the simulator and by Flower alike."""
 
-    method: str = "sgd"
-    rate: float = 1.0
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
+    method: str = "sgd"  # or momentum, adam, yogi
+    rate: float = 1.0  # of the step with the aggregate
+    beta1: float = 0.9  # momentum, adam, yogi
+    beta2: float = 0.99  # adam, yogi
+    tau: float = 1e-3  # adam, yogi: added to the root of the second moment
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:

@@ -29,13 +29,13 @@ AUGMENTATIONS = ("none", "crop-flip")
 class LocalTraining:
     """Plain SGD on a client's own points; batch 0 means all of them at once."""
 
-    epochs: int = 5
-    batch: int = 64
+    epochs: int = 5  # over the client's points, per round
+    batch: int = 64  # 0: all points at once
     rate: float = 0.1
     momentum: float = 0.0
     weight_decay: float = 0.0
     mask_absent_labels: bool = False  # logits of labels the client lacks are set to 0
-    augment: str = "none"
+    augment: str = "none"  # or crop-flip
     shuffle: bool = True  # a new order every epoch; False: points in the order they are stored
 
     def __post_init__(self) -> None:

@@ -37,6 +37,11 @@
     }
   }, { rootMargin: "240px" });
 
+  // On paper nobody scrolls.
+  window.addEventListener("beforeprint", () => {
+    [...stale].filter((box) => box.offsetParent).forEach(draw);
+  });
+
   // -- rules ------------------------------------------------------------------------------------
   const dashes = { solid: "", dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4" };
   function mark(rule) {

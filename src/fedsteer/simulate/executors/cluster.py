@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from fedsteer.errors import ConfigurationError, FedsteerError
+from fedsteer.errors import ConfigurationError, FedsteerError, extra
 from fedsteer.records import Run
 from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.simulate.cells import Cell, Report
@@ -44,7 +44,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
     try:
         import ray
     except ModuleNotFoundError:
-        raise ConfigurationError("--engine ray needs it: pip install 'fedsteer[ray]'") from None
+        raise ConfigurationError(f"--engine ray needs it: {extra('ray')}") from None
     missing = []
     for number, cell in enumerate(cells):
         if found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume).finished:
