@@ -85,6 +85,8 @@ def read_experiment(options: argparse.Namespace) -> Any:
         settings["run.device"] = options.device
     settings |= parse_settings(options.set)
     experiment = load_experiment(options.experiment, settings)
+    if (words := experiment.without_effect(settings)) is not None:
+        raise ConfigurationError(words)
     # On other data it is another experiment, with a folder of its own.
     shipped, data = load_experiment(options.experiment), experiment.data.name
     if data != shipped.data.name and experiment.name == shipped.name:

@@ -73,18 +73,18 @@ class Model:
 
 
 ONLY_FOR = {
-    "partition.gamma": ("label-groups",),
-    "partition.labels_per_client": ("label-groups",),
-    "partition.alpha": ("dirichlet",),
-    "partition.shards_per_client": ("shards",),
-    "participation.mean_on": ("markov",),
-    "participation.amplitude": ("diurnal",),
-    "participation.period": ("diurnal",),
-    "participation.phases": ("diurnal",),
-    "participation.trace": ("trace",),
-    "participation.round_seconds": ("trace",),
+    "partition.gamma": "label-groups",
+    "partition.labels_per_client": "label-groups",
+    "partition.alpha": "dirichlet",
+    "partition.shards_per_client": "shards",
+    "participation.mean_on": "markov",
+    "participation.amplitude": "diurnal",
+    "participation.period": "diurnal",
+    "participation.phases": "diurnal",
+    "participation.trace": "trace",
+    "participation.round_seconds": "trace",
 }
-"""Settings that mean something for some kinds only: to change one under another is a mistake."""
+"""Settings that mean something for one kind only."""
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
@@ -183,14 +183,16 @@ class Experiment:
             if isinstance(new, dict) and new.get("name", old.name) != old.name:
                 base = replace(base, **{section: replace(old, options={})})
         changed: Experiment = _merge(base, table, "")
-        for path in settings:
-            section, _, key = path.partition(".")
-            wanted = ONLY_FOR.get(path)
-            if wanted is not None and (kind := getattr(changed, section).kind) not in wanted:
-                raise ConfigurationError(
-                    f"{path} is for {section}.kind = {' or '.join(wanted)}; here it is {kind}"
-                )
         return changed
+
+    def without_effect(self, settings: Iterable[str]) -> str | None:
+        """Which of these settings changes nothing here, in words: it is for another kind."""
+        for path in settings:
+            section = path.partition(".")[0]
+            wanted = ONLY_FOR.get(path)
+            if wanted is not None and (kind := getattr(self, section).kind) != wanted:
+                return f"{path} is for {section}.kind = {wanted}; here it is {kind}"
+        return None
 
 
 def shipped_experiments() -> dict[str, str]:
