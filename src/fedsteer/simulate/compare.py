@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -13,7 +12,7 @@ from fedsteer.simulate.executors.cluster import run_on_ray
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares, takes_orders
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.world import build_world
+from fedsteer.simulate.world import build_world, usable_cores
 
 __all__ = ["EXECUTORS", "Cell", "compare_cells", "default_jobs", "plan_cells", "with_seeds"]
 
@@ -65,7 +64,6 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> N
 
 def default_jobs(experiment: Experiment) -> int:
     """As many processes as cores allow for the threads each run takes; up to four for a GPU."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if experiment.run.device != "cpu":
-        return max(1, min(4, (cores or 1) // 2))
-    return max(1, (cores or 1) // build_world(experiment, 0).threads)
+        return max(1, min(4, usable_cores() // 2))
+    return max(1, usable_cores() // build_world(experiment, 0).threads)

@@ -67,6 +67,13 @@ class World:
         return np.array([len(points) for points in self.partition.indices], dtype=np.float64)
 
 
+def usable_cores() -> int:
+    """Those this process may use: in a container fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> World:
     """Load, split and set up. `everybody`: full participation instead of the experiment's."""
     device = experiment.run.device
@@ -89,7 +96,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         experiment.model.name, dataset.shape, dataset.classes, experiment.model.options
     )
     network.module.to(device)
-    threads = experiment.run.threads or choose_threads(network, os.cpu_count() or 1)
+    threads = experiment.run.threads or choose_threads(network, usable_cores())
     torch.set_num_threads(threads)
     images, labels = _tensors(experiment.data, "train", device)
     test_images, test_labels = _tensors(experiment.data, "test", device)

@@ -61,7 +61,7 @@ def choose_engine(network: Network, device: str, exact: bool = False) -> str:
 
 
 def choose_threads(network: Network, cores: int) -> int:
-    """One thread for small dense networks, where more only get in the way; else up to four."""
+    """One thread for dense networks, where more mostly get in the way; else up to four."""
     return 1 if _is_dense_network(network) else min(cores, 4)
 
 

@@ -64,7 +64,9 @@ class Stacked(Together):
             return self._stacked(orders, like)
         if self.pointwise.suits(orders):
             return self.pointwise.carry_out(orders)
-        with using(1):  # the others of its kind get no more either
+        # One thread whatever `run.threads` says: more would share out parts of a product, and a
+        # result must not depend on how many threads there were.
+        with using(1):
             return self._stacked(orders, like)
 
     def _stacked(self, orders: Sequence[Order], like: Tensor) -> Trained:
