@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,8 @@ def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
     child.join(after)
     if child.is_alive():
         assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it came to its end this very moment
+            os.kill(child.pid, signal.SIGKILL)
     child.join()
     assert child.exitcode in (0, -signal.SIGKILL), f"the run failed: {child.exitcode}"
     return child.exitcode != 0
