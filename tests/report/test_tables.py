@@ -94,7 +94,10 @@ def test_text_leaves_out_columns_that_do_not_fit(small: Path) -> None:
         "fedavg                72.0 ± 5.0           -      3\n"
         "\n"
         "Means over seeds; ± is the 95 % interval (Student's t).\n"
-        "Differences to fedavg are in points, paired by seed.\n"
+        "Differences to fedavg are in points, paired by seed. No room\n"
+        "here for rare %, common %, client spread, worst tenth,\n"
+        "memory, sent up, sent down, warm-up rounds, warm-up uploads,\n"
+        "time.\n"
     )
 
 

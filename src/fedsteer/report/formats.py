@@ -101,7 +101,7 @@ def to_csv(summary: Summary) -> str:
 
 
 def to_text(summary: Summary, width: int | None = None) -> str:
-    """Aligned columns for a terminal; those that do not fit in `width` characters are left out."""
+    """Aligned columns for a terminal; those that do not fit in `width` characters are named."""
     shown = columns(summary)
     texts = [
         [_printable(column.heading), *(_printable(column.text(row)) for row in summary.rows)]
@@ -119,7 +119,11 @@ def to_text(summary: Summary, width: int | None = None) -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("-" * widths[i] for i in kept))
-    below = textwrap.wrap(_printable(note(summary)), width or 100)
+    words = note(summary)
+    if len(kept) < len(shown):
+        missing = (shown[i].heading for i in range(len(shown)) if i not in kept)
+        words += f" No room here for {', '.join(missing)}."
+    below = textwrap.wrap(_printable(words), width or 100)
     return "\n".join([*lines, "", *below]) + "\n"
 
 
