@@ -17,8 +17,8 @@ from fedsteer.records import Run
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
-PLACES = ("data.folder", "participation.trace")
-"""Where a machine keeps something."""
+PLACES = ("data.folder",)
+"""Where a machine keeps what has a name of its own."""
 FULL = "full participation"
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
