@@ -5,7 +5,9 @@
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
 measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
 queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
-`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients.
+`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients. In the last
+row each round's clients are drawn from CLIENTS, so that as many of them are core clients as chance
+will have it; the rows above say what each column written adds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import argparse
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -24,9 +26,10 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
-from fedsteer.steering.kernels.fused import launch, plan_for
+from fedsteer.steering.kernels.fused import launch
+from fedsteer.steering.kernels.fused_plan import plan_for
 
-WARM_UP, REPEATS = 30, 200
+WARM_UP, REPEATS, CLIENTS = 30, 200, 100
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -64,10 +67,10 @@ def copy_bandwidth() -> float:
     return 8e3 * source.numel() / milliseconds(lambda: target.copy_(source))
 
 
-def step_of(clients: list[int], core: int, updates: torch.Tensor) -> Callable[[], None]:
-    """FedSteer's step with these clients active, after every column was filled."""
+def step_of(cohorts: Iterator[list[int]], core: int, updates: torch.Tensor) -> Callable[[], None]:
+    """FedSteer's step with one cohort after the other, after every column was filled."""
     rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
-    state = rule.init(updates.shape[1], np.full(200, 10), like=updates)
+    state = rule.init(updates.shape[1], np.full(CLIENTS, 10), like=updates)
     numbers = itertools.count(1)
 
     def round_of(clients: list[int]) -> Round:
@@ -77,7 +80,7 @@ def step_of(clients: list[int], core: int, updates: torch.Tensor) -> Callable[[]
     for first in range(0, core, len(updates)):
         everyone = list(range(first, min(core, first + len(updates))))
         state = rule.step(state, round_of(everyone)).state
-    rounds = iter([round_of(clients) for _ in range(WARM_UP + REPEATS)])
+    rounds = iter([round_of(next(cohorts)) for _ in range(WARM_UP + REPEATS)])
 
     def step() -> None:
         nonlocal state
@@ -107,17 +110,22 @@ def main() -> None:
         def one_pass(gram: np.ndarray | None = gram) -> object:
             return kernels.one_pass(updates, weights, basis, coefficients, gram_of=gram)
 
-        if cut := plan_for(updates, basis, gram=gram is not None):
+        if plan := plan_for(updates, basis, gram=gram is not None):
             rows[label.replace("pass", "kernel")] = device_milliseconds(
-                partial(launch, cut, updates, weights, basis, coefficients, None, None, 1.0)
+                partial(launch, plan, updates, weights, basis, coefficients, None, None, 1.0)
             )
         rows[label] = milliseconds(one_pass)
-    for label, clients in (
-        ("step, no core client active", range(core, core + active)),
-        ("step, one core client active", [0, *range(core, core + active - 1)]),
-        ("step, core clients active", range(active)),
+    for label, first in (
+        ("step, no core client", core),
+        ("step, one core client", core - 1),
+        ("step, three core clients", core - 3),
+        ("step, core clients only", core - active),
     ):
-        rows[label] = milliseconds(step_of(list(clients), core, updates))
+        cohorts = itertools.repeat(list(range(max(first, 0), max(first, 0) + active)))
+        rows[label] = milliseconds(step_of(cohorts, core, updates))
+    draw = np.random.default_rng(1)
+    drawn = (draw.permutation(CLIENTS)[:active].tolist() for _ in itertools.count())
+    rows[f"step, {active} of {CLIENTS} drawn"] = milliseconds(step_of(drawn, core, updates))
     for label, value in rows.items():
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
     if options.out:

@@ -65,6 +65,7 @@ EXCEPTIONS = {
     ("steering/kernels/fused.py", "torch"),
     ("steering/kernels/fused.py", "triton"),
     ("steering/kernels/fused_kernel.py", "triton"),
+    ("steering/kernels/fused_plan.py", "torch"),
     ("records/tensorboard.py", "torch"),
 }
 

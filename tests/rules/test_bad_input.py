@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer import Round, RoundRefused, make_rule
+from fedsteer import Round, RoundRefused, StateError, make_rule
 from tests.rules.enrolled import (
     DIM,
     ENROLLED,
@@ -154,6 +154,30 @@ def test_refuse_names_the_client_and_leaves_the_state_alone(entry: Enrolled, fau
 @every_fault
 def test_drop_is_as_if_the_client_had_not_been_there(entry: Enrolled, fault: str) -> None:
     dropped(entry, fault)
+
+
+@each_rule
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_an_interrupted_step_uses_the_state_up(
+    entry: Enrolled, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may be writing by then. An error of ours, or of the memory, comes before."""
+    played = in_the_middle(entry, "refuse")
+    good, before = good_round(played), packed(played.state)
+
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(played.rule), "compute", fails)
+        with pytest.raises(error):
+            played.rule.step(played.state, good)
+    if error is MemoryError:
+        assert packed(played.state) == before
+        played.rule.step(played.state, good)
+    else:
+        with pytest.raises(StateError, match="earlier step"):
+            played.rule.step(played.state, good)
 
 
 @every_rule

@@ -29,8 +29,8 @@ def visit(
     round, faults = settle_arrays(
         Round(number, names, np.ones((len(names), DIM)), **given), clients.dim
     )
-    assert not (clients.inspect(round) | faults)
-    active = clients.activate(round, weighs=weighs, max_weight=cap)
+    assert not (clients.inspect(round, clients.look_up(round)) | faults)
+    active = clients.activate(round, clients.look_up(round), weighs=weighs, max_weight=cap)
     clients.welcome(active)
     clients.commit(active, np.ones(len(names)), training=True)
     return active
@@ -114,7 +114,7 @@ def test_last_visit_and_old_sizes() -> None:
 def test_warm_up_rounds_count_no_participation() -> None:
     clients = people([1.0, 1.0], Intervals(cap=50))
     round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
-    active = clients.activate(round, weighs=True, max_weight=None)
+    active = clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
     clients.welcome(active)
     clients.commit(active, np.ones(1), training=False)
     assert clients.rounds == 0 and clients.number == 1
@@ -124,7 +124,7 @@ def test_warm_up_rounds_count_no_participation() -> None:
 def test_activate_writes_nothing() -> None:
     clients = people([1.0])
     round, _ = settle_arrays(Round(1, ["x", 0], np.ones((2, DIM)), [0.5, 0.5], [4.0, 1.0]), DIM)
-    clients.activate(round, weighs=True, max_weight=None)
+    clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
     assert clients.members() == [0] and clients.number == 0 and clients.total == 1.0
 
 
@@ -138,11 +138,11 @@ def test_sizes_by_name_in_any_order() -> None:
 def test_strangers_are_named() -> None:
     clients = people([1.0, 1.0])
     round, _ = settle_arrays(Round(1, [0, "x", 7], np.ones((3, DIM)), [0.5] * 3), DIM)
-    faults = clients.inspect(round)
+    faults = clients.inspect(round, clients.look_up(round))
     assert set(faults) == {1, 2}
     assert explain(faults, round.clients).startswith("client 'x' is unknown: pass sizes")
     assert "client 7 is unknown" in explain(faults, round.clients)
-    assert people().inspect(round) == {}
+    assert people().inspect(round, people().look_up(round)) == {}
 
 
 def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> None:
@@ -150,7 +150,7 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
     visit(clients, 1, [1])
     clients.leave([1])
     round, _ = settle_arrays(Round(2, [1], np.ones((1, DIM)), [0.5]), DIM)
-    assert list(clients.inspect(round)) == [0]
+    assert list(clients.inspect(round, clients.look_up(round))) == [0]
     back = visit(clients, 2, [1], sizes=[9.0])
     assert back.last_seen[0] == 0 and back.old_sizes[0] == 0
     assert clients.members() == [0, 1] and clients.total == 10.0
@@ -160,8 +160,9 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
 def test_round_numbers_rise(number: int) -> None:
     clients = people([1.0])
     visit(clients, 5, [0])
+    late = Round(number, [0], np.ones((1, DIM)))
     with pytest.raises(RoundRefused, match=f"{number} does not follow round 5"):
-        clients.inspect(Round(number, [0], np.ones((1, DIM))))
+        clients.inspect(late, clients.look_up(late))
 
 
 @pytest.mark.parametrize(

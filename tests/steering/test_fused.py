@@ -1,4 +1,4 @@
-"""The Triton pass on a GPU: each way to read, against NumPy in float64."""
+"""The Triton pass: what is planned for it, and on a GPU each way to read against NumPy."""
 
 from __future__ import annotations
 
@@ -9,14 +9,46 @@ import numpy as np
 import pytest
 import torch
 
+from fedsteer import Round, RoundRefused, make_rule
+from fedsteer.steering.kernels import fused_plan
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
+from fedsteer.steering.kernels.fused_plan import cut_for, plan_for
 from tests.steering.test_kernels import close, host
 
-
-@pytest.mark.skipif(
+on_a_gpu = pytest.mark.skipif(
     find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
 )
+
+
+def read_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short updates too."""
+    monkeypatch.setattr(fused_plan, "SMALLEST", 1)
+    fused_plan._plan.cache_clear()
+
+
+def test_what_a_thread_holds_fits() -> None:
+    """No more registers than there are, and programs for every scheduler alike."""
+    fitting = 0
+    for count in range(1, 40):
+        for width in range(0, 40, 3):
+            for gram in (False, True):
+                for group in (1, 2, 4):
+                    cut = cut_for(count, width, gram, group)
+                    if cut is None:
+                        continue
+                    fitting += 1
+                    assert count <= cut.count and group % cut.positions == 0
+                    assert cut.sums + cut.values <= fused_plan.MOST
+                    held = cut.together * fused_plan.WARP * cut.registers
+                    assert cut.sums + cut.values < cut.registers <= 255
+                    assert held <= fused_plan.REGISTERS and cut.together % 4 == 0
+                    named = cut.places if gram else cut.places.diagonal()
+                    assert named.min() >= cut.width * cut.count and named.max() < cut.sums - 1
+    assert fitting > 500
+
+
+@on_a_gpu
 @pytest.mark.parametrize(
     ("count", "width", "dim", "extras"),
     [
@@ -42,9 +74,7 @@ def test_fused_pass(
     count: int, width: int, dim: int, extras: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Triton kernel against NumPy in float64, with rows further apart than they are long."""
-    from fedsteer.steering.kernels import fused
-
-    monkeypatch.setattr(fused, "SMALLEST", 1)
+    read_short(monkeypatch)
     draw = np.random.default_rng(10)
     kind = getattr(torch, dtype)
     first, apart = extras.get("first", 0), dim + extras.get("apart", 3)
@@ -61,9 +91,9 @@ def test_fused_pass(
 
     far = None if base is None else base.cuda()
     pairs = len(extras.get("gram_of", ())) > 1
-    cut = fused.plan_for(updates, basis if width else None, more.get("rows"), far, gram=pairs)
+    plan = plan_for(updates, basis if width else None, more.get("rows"), far, gram=pairs)
     by = extras["by"]
-    assert (cut and cut.positions) == (by and by[dtype != "float32"])
+    assert (plan and plan.cut.positions) == (by and by[dtype != "float32"])
 
     calls: list[None] = []
     found = in_torch.one_pass(
@@ -83,3 +113,62 @@ def test_fused_pass(
     close(found.delta.cpu(), expected.delta, 1e-5)
     for name in ("products", "squared_norms", "gram", "delta_squared_norm"):
         close(getattr(found, name), getattr(expected, name), 1e-5)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("apart", [0, 1, 4])
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
+def test_fused_pass_keeps_rows_of_finite_updates(
+    dtype: str, apart: int, bad: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_short(monkeypatch)
+    draw = torch.Generator("cuda").manual_seed(1)
+    dim = 10_000 + apart
+    updates = torch.randn(7, dim, device="cuda", generator=draw).to(getattr(torch, dtype))
+    basis = torch.randn(6, dim + apart, device="cuda", generator=draw)[:, :dim]
+    if bad is not None:
+        updates[6, dim - 1] = bad  # of a client that is not to be kept itself
+    expected = basis.clone()
+    pairs = [(4, 1), (0, 2), (1, 3), (2, 4)]
+    if bad is None:
+        for row, position in pairs:
+            expected[row] = updates[position].float()
+    numbers = np.full(7, 0.1), np.full(6, 0.1)
+    found = in_torch.one_pass(updates, numbers[0], basis, numbers[1], keep=pairs)
+    assert found.kept
+    assert np.isfinite(found.squared_norms).all() == (bad is None)
+    torch.testing.assert_close(basis, expected, rtol=0, atol=0)
+
+
+@on_a_gpu
+@pytest.mark.parametrize("reply", ["refuse", "drop"])
+def test_columns_on_a_gpu_are_those_of_the_host(
+    reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds with and without core clients; one is refused, or goes on without its bad client."""
+    read_short(monkeypatch)
+    rule = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5, bad_clients=reply)
+    dim, draw = 5_000, torch.Generator().manual_seed(2)
+    near, far = (rule.init(dim, np.full(20, 3.0)) for _ in range(2))
+    for number, clients in enumerate([[0, 1, 2, 3], [7, 1, 8], [0, 1, 2], [9, 2, 0], [5, 6]], 1):
+        updates = torch.randn(len(clients), dim, generator=draw)
+        chances = np.full(len(clients), 0.3)
+        if number in (3, 4):
+            spoilt = updates.clone()
+            spoilt[1, 5] = torch.nan
+            late = Round(number, clients, spoilt.cuda(), chances)
+            if reply == "drop":
+                near = rule.step(near, Round(number, clients, spoilt, chances)).state
+                far = rule.step(far, late).state
+                continue
+            with pytest.raises(RoundRefused, match="non-finite"):
+                rule.step(far, late)
+        near = rule.step(near, Round(number, clients, updates, chances)).state
+        far = rule.step(far, Round(number, clients, updates.cuda(), chances)).state
+        here, there = (state.memory.own.subspace for state in (near, far))  # type: ignore[attr-defined]
+        torch.testing.assert_close(there.rows.cpu(), here.rows, rtol=0, atol=0)
+        np.testing.assert_allclose(there.gram, here.gram, rtol=1e-5, atol=1e-3)
+        np.testing.assert_allclose(
+            there.coordinates.values, here.coordinates.values, rtol=1e-4, atol=1e-4
+        )

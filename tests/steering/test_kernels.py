@@ -185,12 +185,12 @@ def test_write_rows_casts_to_the_target(kind: str, slots: list[int], rows: list[
     kernels = kernels_for(updates)
     for dtype in ("float16", "float32", "float64"):
         target = kernels.allocate((5, 9), updates, dtype)
-        kernels.write_rows(target, np.array(slots), updates, np.array(rows))
+        kernels.write_rows(target, updates, list(zip(slots, rows, strict=True)))
         assert kernels.dtype_name(target) == dtype
         expected = np.zeros((5, 9))
         expected[slots] = host(updates)[rows]
         close(target, expected, 1e-3 if dtype == "float16" else 1e-7)
-        kernels.write_rows(target, np.array([], np.int64), updates, np.array([], np.int64))
+        kernels.write_rows(target, updates, [])
         updates[:] = 0  # a copy, no view
         assert np.abs(host(target)).sum() > 0
         updates = convert(draw.standard_normal((3, 9)), kind)

@@ -11,22 +11,30 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.steering import subspace as module
+from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.geometry import Geometry
 from fedsteer.steering.kernels import kernels_for
+from fedsteer.steering.probability import Sampled
 from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
 from fedsteer.steering.subspace import Subspace
 
 DIM, K, N = 15, 3, 8
 
 
-def renewed(space: Subspace, updates: Any, refreshed: Any = (), installed: Any = ()) -> None:
+def renewed(
+    space: Subspace,
+    updates: Any,
+    refreshed: Any = (),
+    installed: Any = (),
+    cache: str | None = None,
+) -> None:
     """One round in which all `updates` are in hand, as a rule would hand it over."""
-    kernels = kernels_for(updates)
-    positions = np.arange(len(updates))
-    result = kernels.one_pass(
-        updates, np.zeros(len(updates)), space.rows, np.zeros(K), gram_of=positions
-    )
-    space.renew(result, positions, list(refreshed), list(installed), updates, None)
+    count = len(updates)
+    people = enrol_population(updates.shape[1], np.ones(count), Sampled(1.0), None)
+    round = Round(1, list(range(count)), updates)
+    active = people.activate(round, people.look_up(round), weighs=True, max_weight=None)
+    result = space.sweep(active, np.zeros(K), np.arange(count), precise=False)
+    space.renew(result, np.arange(count), list(refreshed), list(installed), updates, cache)
 
 
 def filled(draw: Any, magnitude: str = "fixed", basis: str = "unit") -> Subspace:
@@ -167,6 +175,24 @@ def test_vacating_before_anything_was_seen() -> None:
 CACHES = [("float16", np), ("float16", torch), ("bfloat16", torch)]
 
 
+def test_what_the_pass_has_kept_is_not_written_again() -> None:
+    """Columns of refreshed clients are the pass's to write then; those of new owners are not."""
+    draw = np.random.default_rng(12)
+    one, other = filled(np.random.default_rng(5)), filled(np.random.default_rng(5))
+    updates = draw.standard_normal((4, DIM))
+    before = one.rows.copy()
+    positions, kernels = np.arange(4), kernels_for(updates)
+    result = kernels.one_pass(updates, np.zeros(4), one.rows, np.zeros(K), gram_of=positions)
+    for space, kept in ((one, True), (other, False)):
+        found = replace(result, kept=kept)
+        space.renew(found, positions, [(0, 3), (2, 1)], [(1, 2, "new")], updates, None)
+    np.testing.assert_array_equal(one.rows, [before[0], updates[2], before[2]])
+    np.testing.assert_array_equal(other.rows, updates[[3, 2, 1]])
+    np.testing.assert_array_equal(one.gram, other.gram)
+    np.testing.assert_allclose(other.gram, other.rows @ other.rows.T, rtol=1e-12, atol=1e-12)
+    assert one.owners == other.owners == ["first-0", "new", "first-2"]
+
+
 @pytest.mark.parametrize(("cache", "library"), CACHES)
 def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
     cache: str, library: Any
@@ -179,15 +205,9 @@ def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
     space = Subspace.of([0, 1, None], basis="unit", magnitude="fixed")
     for number in range(6):
         updates = beside(draw.standard_normal((3, DIM)))
-        positions = np.arange(3)
-        kernels = kernels_for(updates)
-        result = kernels.one_pass(updates, np.zeros(3), space.rows, np.zeros(K), gram_of=positions)
-        if space.stretch is not None:
-            result = replace(result, products=space.stretch[:, None] * result.products)
         installed = [(2, 2, f"client-{number}")] if number % 2 else []
-        refreshed = [(number % 2, 0)]
-        space.renew(result, positions, refreshed, installed, updates, cache)
-        assert kernels.dtype_name(space.rows) == cache
+        renewed(space, updates, [(number % 2, 0)], installed, cache)
+        assert kernels_for(updates).dtype_name(space.rows) == cache
         rounded = space.stretch[:, None] * np.array(space.rows.tolist(), np.float64)
         np.testing.assert_allclose(space.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
         # The difference to the exact columns is far above that tolerance.
@@ -230,8 +250,9 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         np.testing.assert_array_equal(space.geometry.scaled, afresh.scaled)
         right = draw.standard_normal((K, 2))
         for solver in ("cholesky", "gradient"):
-            expected = ridge_solve(afresh.scaled, 0.5, right, solver)
-            np.testing.assert_array_equal(space.geometry.solver(0.5, solver)(right), expected)
+            expected = ridge_solve(afresh.scaled, 0.5, afresh.scale[:, None] * right, solver)
+            found = space.geometry.solver(0.5, solver)(right)
+            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
     check()
     for change in ("install", "refresh", "swap", "vacate", "install", "load"):
@@ -243,12 +264,8 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
             space.load(rows, np.arange(K), cache)
         else:
             columns = [(j, j) for j in range(K)] if change == "install" else [(2, 0)]
-            result = kernels_for(rows).one_pass(
-                rows, np.zeros(K), space.rows, np.zeros(K), gram_of=np.arange(K)
-            )
             installed = [(c, i, f"{change}-{c}") for c, i in columns if change != "refresh"]
-            refreshed = columns if change == "refresh" else []
-            space.renew(result, np.arange(K), refreshed, installed, rows, cache)
+            renewed(space, rows, columns if change == "refresh" else [], installed, cache)
         assert not np.array_equal(space.gram, before)
         check()
 

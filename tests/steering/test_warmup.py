@@ -26,8 +26,8 @@ def take(
     chances = [0.1 * (i + 1) for i in range(len(names))]
     given = Round(clients.number + 1, names, updates, chances, sizes)
     round, faults = settle_arrays(given, DIM)
-    assert not faults and not clients.inspect(round)
-    active = clients.activate(round, weighs=True, max_weight=None)
+    assert not faults and not clients.inspect(round, clients.look_up(round))
+    active = clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
     result, complete = warm_up.compute(clients, active)
     clients.welcome(active)
     collected = warm_up.commit(clients, active, complete)

@@ -140,7 +140,11 @@ class Rule(ABC):
 
     @abstractmethod
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        """The aggregate and what is learnt on the way. Writes nothing."""
+        """The aggregate and what is learnt on the way.
+
+        Writes nothing, but for what a pass may `keep`: that is written only if the norms are
+        finite, and then the round is not refused any more.
+        """
 
     @abstractmethod
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
@@ -195,37 +199,21 @@ class Rule(ABC):
 
     @final
     def step(self, state: State, round: Round) -> Step:
-        """Aggregate a round. Consumes `state`; a refused round leaves it as it was."""
+        """Aggregate a round. Consumes `state`; a refused round leaves it as it was.
+
+        An interrupt (Ctrl-C) uses it up: nobody knows how far the step had come.
+        """
         memory = self._open(state)
         clients = memory.clients
-        dropped: dict[ClientId, str] = {}
-        while True:
-            round, faults = settle_arrays(self._beside(memory, round), clients.dim)
-            faults = clients.inspect(round) | faults
-            if not faults:
-                active = clients.activate(
-                    round, weighs=self.weighs, max_weight=self.options.max_weight
-                )
-                # A bad client shows as a non-finite norm; warnings on the way say nothing more.
-                with np.errstate(invalid="ignore", over="ignore"):
-                    outcome = self.compute(memory, active)
-                finite = np.isfinite(outcome.squared_norms)
-                if finite.all():
-                    break
-                bad = (~finite).nonzero()[0].tolist()
-                faults = dict.fromkeys(bad, "sent a non-finite update")
-            culprits = [round.clients[i] for i in sorted(faults)]
-            if self.options.bad_clients == "refuse":
-                raise RoundRefused(explain(faults, round.clients), culprits)
-            dropped |= {round.clients[i]: reason for i, reason in faults.items()}
-            round = round.without(set(faults))
-        if not np.isfinite(outcome.delta_squared_norm):
-            raise RoundRefused(f"the aggregate of round {round.number} is not finite")
-
+        state.consume()
+        try:
+            active, outcome, dropped = self._computed(memory, round)
+        except Exception:  # not so where it was interrupted: a GPU may be writing columns
+            state.give_back(memory)
+            raise
         factor = self._bound(clients, active, outcome)
         delta = outcome.delta if factor == 1.0 else factor * outcome.delta
         step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
-        state.consume()
         clients.welcome(active)
         self.commit(memory, active, outcome)
         clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
@@ -275,12 +263,45 @@ class Rule(ABC):
             raise StateError(f"the state was made with {memory.made_with}, not {self._made_with}")
         return memory
 
+    def _computed(
+        self, memory: Memory, round: Round
+    ) -> tuple[Active, Outcome, dict[ClientId, str]]:
+        """The round without its bad clients, what follows from it, and why they were dropped."""
+        clients = memory.clients
+        dropped: dict[ClientId, str] = {}
+        while True:
+            round, faults = settle_arrays(self._beside(memory, round), clients.dim)
+            found = clients.look_up(round)
+            faults = clients.inspect(round, found) | faults
+            if not faults:
+                active = clients.activate(
+                    round, found, weighs=self.weighs, max_weight=self.options.max_weight
+                )
+                # A bad client shows as a non-finite norm; warnings on the way say nothing more.
+                with np.errstate(invalid="ignore", over="ignore"):
+                    outcome = self.compute(memory, active)
+                squares = outcome.squared_norms.tolist()
+                bad = [i for i, square in enumerate(squares) if not math.isfinite(square)]
+                if not bad:
+                    break
+                faults = dict.fromkeys(bad, "sent a non-finite update")
+            culprits = [round.clients[i] for i in sorted(faults)]
+            if self.options.bad_clients == "refuse":
+                raise RoundRefused(explain(faults, round.clients), culprits)
+            dropped |= {round.clients[i]: reason for i, reason in faults.items()}
+            round = round.without(set(faults))
+        if not math.isfinite(outcome.delta_squared_norm):
+            raise RoundRefused(f"the aggregate of round {round.number} is not finite")
+        return active, outcome, dropped
+
     def _beside(self, memory: Memory, round: Round) -> Round:
         """An empty round gets zero rows of the right kind; a change of library is refused."""
         if memory.like is None:
             return round
         if not len(round.clients):
             return replace(round, updates=memory.like)
+        if type(round.updates) is type(memory.like):
+            return round
         listed = isinstance(round.updates, (list, tuple))
         libraries = {library_of(one) for one in (round.updates if listed else [round.updates])}
         if libraries and library_of(memory.like) not in libraries:

@@ -117,11 +117,11 @@ class FedSteer(Rule):
             baseline = space.total
             if active.sizes is not active.old_sizes:
                 baseline = baseline + (active.sizes - active.old_sizes) @ old
-            result = self._sweep(space, active, casting, baseline / total - weights @ old)
+            result = self._sweep(space, active, casting, baseline / total - weights.dot(old))
             new = self._coordinates(space, result, casting)
             used = old
         else:
-            result = self._sweep(space, active, casting, np.zeros_like(space.total))
+            result = self._sweep(space, active, casting, np.zeros_like(space.total), last=False)
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
@@ -151,7 +151,10 @@ class FedSteer(Rule):
             return
         space, scratch = own.subspace, outcome.scratch
         space.write(active.slots, scratch.new)
-        space.total = space.total + active.sizes @ scratch.new - active.old_sizes @ scratch.old
+        if active.sizes is active.old_sizes:
+            space.total = space.total + active.sizes.dot(scratch.new - scratch.old)
+        else:
+            space.total = space.total + active.sizes @ scratch.new - active.old_sizes @ scratch.old
         installed = fill_vacant(scratch.casting, space.owners, active, outcome.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
@@ -192,7 +195,13 @@ class FedSteer(Rule):
         return _own(memory).subspace.estimates(slots, memory.like)
 
     def _sweep(
-        self, space: Subspace, active: Active, casting: Casting, coefficients: Floats
+        self,
+        space: Subspace,
+        active: Active,
+        casting: Casting,
+        coefficients: Floats,
+        *,
+        last: bool = True,
     ) -> Pass:
         options = self.options
         meanwhile: Callable[[], object] = nothing
@@ -200,7 +209,8 @@ class FedSteer(Rule):
             meanwhile = partial(space.geometry.solver, options.ridge, options.solver)
         # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
         precise = options.ridge < 1e-3
-        return space.sweep(active, coefficients, casting.gram_of, precise, meanwhile)
+        refreshed = casting.refreshed if last else ()
+        return space.sweep(active, coefficients, casting.gram_of, precise, meanwhile, refreshed)
 
     def _coordinates(self, space: Subspace, result: Pass, casting: Casting) -> Floats:
         """(m, k) what is stored for the active clients from now on (step 3)."""

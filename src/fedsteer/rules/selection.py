@@ -112,7 +112,8 @@ def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) 
         # In the order of slots, so that the order of the round's list does not matter.
         others.sort(key=lambda i: active.slots[i])
     refreshed = [(c, i) for c, i in core if active.fresh[i]]
-    gram_of = np.array(sorted({*[i for _, i in refreshed], *others}), np.int64)
+    taking = [i for _, i in refreshed]  # in order
+    gram_of = np.array(sorted({*taking, *others}) if others else taking, np.int64)
     return Casting(core, refreshed, others, gram_of, reselecting)
 
 

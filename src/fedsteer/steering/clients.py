@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -28,6 +28,13 @@ from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
+
+
+class Found(NamedTuple):
+    """The clients of a round as they were before it."""
+
+    slots: Integers  # newcomers have the slot they will get
+    sizes: Floats  # n_i; 0: not a member
 
 
 @dataclass
@@ -66,21 +73,26 @@ class Clients(Component):
                 if self.roster.places([other]) != [-1]:
                     raise ConfigurationError(f"{option} names {name!r}, the client is {other!r}")
 
-    def inspect(self, round: Round) -> Faults:
+    def look_up(self, round: Round) -> Found:
+        """Who they are, before anything is checked."""
+        slots = self.roster.preview(round.clients)
+        return Found(slots, self.sizes[slots])
+
+    def inspect(self, round: Round, found: Found) -> Faults:
         """Unknown clients: nobody can say what they weigh."""
         if round.number <= self.number:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        sizes, places = self.sizes.values, self.roster.places(round.clients)
         reason = "is unknown: pass sizes with the round to let it join"
-        return {i: reason for i, slot in enumerate(places) if slot < 0 or sizes[slot] <= 0}
+        return {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
 
-    def activate(self, round: Round, *, weighs: bool, max_weight: float | None) -> Active:
+    def activate(
+        self, round: Round, found: Found, *, weighs: bool, max_weight: float | None
+    ) -> Active:
         """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
-        slots = self.roster.preview(round.clients)
+        slots, old_sizes = found
         count = len(slots)
-        old_sizes = self.sizes[slots]
         sizes, given = round.sizes, round.probabilities
         if sizes is None:  # strangers to a closed population were refused
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)

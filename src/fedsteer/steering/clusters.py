@@ -74,7 +74,8 @@ class ClusterMemory(Component):
             shape = (len(self.mass), updates.shape[1])
             self.rows = kernels.allocate(shape, updates, kernels.dtype_name(updates))
         means = kernels.combine(mixing, updates)
-        kernels.write_rows(self.rows, touched, means, np.arange(len(touched)))
+        in_order = list(zip(touched.tolist(), range(len(touched)), strict=True))
+        kernels.write_rows(self.rows, means, in_order)
         self.gram[:, touched] = result.products @ mixing.T
         self.gram[touched] = self.gram[:, touched].T
         fresh = mixing[:, active.fresh]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fedsteer.steering.kernels import Floats
+from fedsteer.steering.kernels import Floats, Pairs
 from fedsteer.steering.ridge import condition, ridge_solver
 
 
@@ -22,7 +23,7 @@ class Geometry:
     @cached_property
     def present(self) -> Floats:
         """1 where there is a column, 0 where its client was never seen or sent zeros."""
-        return (self.gram.diagonal() > 0).astype(float)
+        return (self.gram.diagonal() > 0).astype(np.float64)
 
     @cached_property
     def columns(self) -> int:
@@ -32,10 +33,10 @@ class Geometry:
     @cached_property
     def scale(self) -> Floats:
         """Factor from raw columns to those coordinates are solved in: 1/|h_j|, or 1/k."""
-        squares = self.gram.diagonal()
         if self.basis == "mean":
-            return (squares > 0) / len(squares)
-        return np.divide(1.0, np.sqrt(squares), out=np.zeros(len(squares)), where=squares > 0)
+            return self.present / len(self.gram)
+        squares = self.gram.diagonal().tolist()  # so few that lists are quicker than arrays
+        return np.array([1.0 / math.sqrt(square) if square > 0 else 0.0 for square in squares])
 
     @cached_property
     def scaled(self) -> Floats:
@@ -59,8 +60,20 @@ class Geometry:
         return {}
 
     def solver(self, ridge: float, kind: str) -> Callable[[Floats], Floats]:
-        """right -> (K + ridge I)^-1 right."""
+        """products -> (K + ridge I)^-1 Q^T G, for the products of the raw columns with G."""
         known = self._solvers.get((ridge, kind))
         if known is None:
-            known = self._solvers[ridge, kind] = ridge_solver(self.scaled, ridge, kind)
+            known = self._solvers[ridge, kind] = ridge_solver(self.scaled, ridge, kind, self.scale)
         return known
+
+
+def exchange(gram: Floats, across: Floats, inner: Floats, pairs: Pairs) -> None:
+    """Change `gram` and `across` in place: (column, update) by (column, update), one is the other.
+
+    gram     (k, k) of the columns
+    across   (k, c) of the columns and the updates at hand
+    inner    (c, c) of the updates at hand
+    """
+    for column, update in pairs:
+        across[column] = inner[update]
+        gram[column] = gram[:, column] = across[:, update]

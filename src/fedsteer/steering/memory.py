@@ -37,7 +37,8 @@ class RowStore(Component):
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
         """rows[slots] = updates."""
         self.reserve(slots, updates, expected)
-        kernels_for(updates).write_rows(self.rows, slots, updates, np.arange(len(slots)))
+        in_order = list(zip(slots.tolist(), range(len(slots)), strict=True))
+        kernels_for(updates).write_rows(self.rows, updates, in_order)
 
     def gather(self, slots: Integers, known: Any, like: Array) -> Array:
         """(m, d) rows of these slots, zeros where not `known`."""

@@ -23,22 +23,34 @@ def ridge_solve(gram: Floats, ridge: float, right: Floats, solver: str = "choles
 
 
 def ridge_solver(
-    gram: Floats, ridge: float, solver: str = "cholesky"
+    gram: Floats, ridge: float, solver: str = "cholesky", scale: Floats | None = None
 ) -> Callable[[Floats], Floats]:
-    """`ridge_solve` as a function of the right-hand sides: what they share is done once."""
+    """`ridge_solve` as a function of the right-hand sides: what they share is done once.
+
+    Each row of them is multiplied by its `scale` first.
+    """
+    factors = np.ones(len(gram)) if scale is None else scale
     if not gram.size:
         return np.zeros_like
-    system = gram + ridge * np.eye(len(gram))
+    system = gram.copy()
+    system.flat[:: len(gram) + 1] += ridge
     if solver == "gradient":
-        return partial(_descend, system)
+        return partial(_descend, system, factors)
+    return (_inverse(system) * factors).dot
+
+
+def _inverse(system: Floats) -> Floats:
+    """Of a positive definite matrix; the pseudo-inverse where it is none."""
     try:
         lower = np.linalg.cholesky(system)
     except np.linalg.LinAlgError:
-        return partial(np.matmul, pseudo_inverse(system))
-    pivots = lower.diagonal() ** 2
-    if pivots.min() <= CUT_OFF * pivots.max() * len(gram):
-        return partial(np.matmul, pseudo_inverse(system))
-    return partial(_substitute, np.linalg.inv(lower))
+        return pseudo_inverse(system)
+    pivots = [pivot * pivot for pivot in lower.diagonal().tolist()]
+    if min(pivots) <= CUT_OFF * max(pivots) * len(system):
+        return pseudo_inverse(system)
+    inverse = np.linalg.inv(lower)
+    product: Floats = inverse.T @ inverse
+    return product
 
 
 def pseudo_inverse(symmetric: Floats) -> Floats:
@@ -58,17 +70,13 @@ def condition(gram: Floats) -> float:
     return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
 
 
-def _substitute(inverse: Floats, right: Floats) -> Floats:
-    """By the inverse of the lower factor: two short products, and no worse than two solutions."""
-    return inverse.T @ (inverse @ right)
-
-
-def _descend(system: Floats, right: Floats, tolerance: float = 1e-12) -> Floats:
+def _descend(system: Floats, factors: Floats, unscaled: Floats, tolerance: float = 1e-12) -> Floats:
     """Gradient descent on the same strictly convex problem, for servers without a solver.
 
     Converges like 1 - ridge / (k + ridge) per step, so it is meant for ridges that are not tiny;
     it stops at the tolerance or after enough steps for a condition number of 10^5.
     """
+    right = factors[:, None] * unscaled
     rate = 1.0 / max(float(np.abs(system).sum(axis=1).max()), 1e-300)
     goal = tolerance * max(float(np.linalg.norm(right)), 1e-300)
     solution = np.zeros_like(right)

@@ -116,33 +116,36 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
     Raises where the round as a whole makes no sense; what concerns one client is a fault.
     """
     number = whole_number(round.number)
-    clients = [plain_id(client) for client in round.clients]
+    clients = list(round.clients)
+    if not {int, str}.issuperset(map(type, clients)):
+        clients = [plain_id(client) for client in clients]
     count = len(clients)
     probabilities = _vector(round.probabilities, "probabilities", count)
     sizes, steps = _vector(round.sizes, "sizes", count), _vector(round.steps, "steps", count)
     updates, faults = _matrix(round.updates, clients, dim)
     if round.refresh is not None and (strangers := set(round.refresh) - set(clients)):
         raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
-
-    def fault(bad: list[bool], reason: str) -> None:
-        if True in bad:
-            for position, wrong in enumerate(bad):
-                if wrong:
-                    faults.setdefault(position, reason)
-
     if len(set(clients)) < count:
         repeated = Counter(clients)
-        fault([repeated[client] > 1 for client in clients], "appears more than once")
+        _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
     # No comparison holds for nan.
     if probabilities is not None:
-        fault([not 0 < p <= 1 for p in probabilities.tolist()], "probabilities must be in (0, 1]")
+        bad = [not 0 < p <= 1 for p in probabilities.tolist()]
+        _fault(faults, bad, "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
         if given is not None:
             bad = [not 0 < value < math.inf for value in given.tolist()]
-            fault(bad, f"{name} must be positive and finite")
+            _fault(faults, bad, f"{name} must be positive and finite")
     vectors = probabilities, sizes, steps
     rest = round.starts, round.model, round.refresh
     return Round(number, clients, updates, *vectors, *rest), faults
+
+
+def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
+    if True in bad:
+        for position, wrong in enumerate(bad):
+            if wrong:
+                faults.setdefault(position, reason)
 
 
 def _vector(values: Any, name: str, count: int) -> Floats | None:
@@ -175,12 +178,13 @@ def _matrix(updates: Any, clients: list[ClientId], dim: int) -> tuple[Array, Fau
         if updates or clients:
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
         updates = np.zeros((0, dim), np.float32)
-    if problem := kernels_for(updates).check(updates):
+    kernels = kernels_for(updates)
+    if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
-    if tuple(updates.shape) != (len(clients), dim):
+    if updates.shape != (len(clients), dim):
         raise RoundRefused(
             f"updates have shape {tuple(updates.shape)}, expected ({len(clients)}, {dim}): "
             "one row per client, one column per model weight",
             clients,
         )
-    return kernels_for(updates).plain(updates), faults
+    return kernels.plain(updates), faults

@@ -13,13 +13,22 @@ M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for, nothing
+from fedsteer.steering.geometry import Geometry, exchange
+from fedsteer.steering.kernels import (
+    Array,
+    Floats,
+    Integers,
+    Kernels,
+    Pairs,
+    Pass,
+    kernels_for,
+    nothing,
+)
 from fedsteer.steering.ridge import pseudo_inverse
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
@@ -101,8 +110,12 @@ class Subspace(Component):
         gram_of: Integers,
         precise: bool,
         meanwhile: Callable[[], object] = nothing,
+        refreshed: Pairs = (),
     ) -> Pass:
-        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates.
+
+        `refreshed` (see `renew`) are columns that may be written once the pass is through.
+        """
         result = active.kernels.one_pass(
             active.updates,
             active.weights,
@@ -111,6 +124,7 @@ class Subspace(Component):
             gram_of=gram_of,
             precise=precise,
             meanwhile=meanwhile,
+            keep=refreshed if self.rows is not None and self._is_raw(active.kernels) else (),
         )
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
@@ -120,9 +134,8 @@ class Subspace(Component):
 
     def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
-        scale = self.geometry.scale
-        solved = self.geometry.solver(ridge, solver)(scale[:, None] * products).T
-        return solved * scale if self.magnitude == "follow" else solved
+        solved = self.geometry.solver(ridge, solver)(products).T
+        return solved * self.geometry.scale if self.magnitude == "follow" else solved
 
     def own_coordinates(
         self,
@@ -156,7 +169,7 @@ class Subspace(Component):
         self,
         result: Pass,
         gram_of: Integers,
-        refreshed: Sequence[tuple[int, int]],
+        refreshed: Pairs,
         installed: Sequence[tuple[int, int, ClientId]],
         updates: Array,
         cache: str | None,
@@ -169,41 +182,37 @@ class Subspace(Component):
         """
         if not refreshed and not installed:
             return
-        changed = dict(refreshed) | {column: position for column, position, _ in installed}
-        columns, positions = np.array([*changed]), np.array([*changed.values()])
-        if raw := self._holds_raw(updates, cache):  # first of all: a GPU copies, we go on
-            kernels_for(updates).write_rows(self.rows, columns, updates, positions)
-        size, count = len(self.owners), len(gram_of)
-        union = np.zeros((size + count, size + count))
-        union[:size, :size], union[size:, size:] = self.gram, result.gram
-        if result.products.size:
-            union[:size, size:] = result.products.take(gram_of, axis=1)
-            union[size:, :size] = union[:size, size:].T
-        place = {position: size + i for i, position in enumerate(gram_of.tolist())}
-        index = np.arange(size)
-        for column, position in refreshed:
-            index[column] = place[position]
-        steered = index.copy()
-        for column, position, _ in installed:
-            index[column] = place[position]
-        # Read before the owners change: a vacant column being filled moves nobody's coordinates.
-        swaps = [column for column, _, _ in installed if self.owners[column] is not None]
-        if swaps:
-            self._map(union, steered, index)
-        for column, _, client in installed:
-            self.owners[column] = client
-        self.gram = union.take(index, axis=0).take(index, axis=1)
+        taken = [(column, position) for column, position, _ in installed]
+        due = taken if result.kept else [*refreshed, *taken]
+        raw = not due or self._holds_raw(updates, cache)
+        if due and raw:  # first of all: a GPU copies, we go on
+            kernels_for(updates).write_rows(self.rows, updates, due)
+        place = {position: i for i, position in enumerate(gram_of.tolist())}
+        gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
+        exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])
+        if taken:
+            swaps = [(column, place[i]) for column, i in taken]
+            before, both = gram.copy(), gram.copy()
+            for column, update in swaps:
+                both[column] = across[:, update]
+            exchange(gram, across, result.gram, swaps)
+            # A vacant column being filled moves nobody's coordinates.
+            if any(self.owners[column] is not None for column, _ in taken):
+                self._map(before, both, gram)
+            for column, _, client in installed:
+                self.owners[column] = client
+        self.gram = gram
         if not raw:
-            self._round(columns, updates, positions)
+            self._round(dict(due), updates)
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
-        chosen, every = rows[picked], np.arange(len(picked))
+        chosen, every = rows[picked], [(i, i) for i in range(len(picked))]
         self.gram = kernels_for(rows).gram(chosen)
         if self._holds_raw(rows, cache):
-            kernels_for(rows).write_rows(self.rows, every, chosen, every)
+            kernels_for(rows).write_rows(self.rows, chosen, every)
         else:
-            self._round(every, chosen, every)
+            self._round(dict(every), chosen)
 
     def vacate(self, column: int, *, keep_owner: bool) -> None:
         """The column goes, and everybody's coordinate on it."""
@@ -217,16 +226,16 @@ class Subspace(Component):
         if not keep_owner:
             self.owners[column] = None
 
-    def _map(self, union: Floats, before: Integers, after: Integers) -> None:
-        """Push M = (R'^T R')^+ R'^T R for the change of columns `before` -> `after`."""
+    def _map(self, before: Floats, both: Floats, after: Floats) -> None:
+        """Push M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
 
-        def scale(index: Integers) -> Floats:
-            columns = Geometry(union[np.ix_(index, index)], self.basis)
+        def scale(gram: Floats) -> Floats:
+            columns = Geometry(gram, self.basis)
             return columns.present if self.magnitude == "follow" else columns.scale
 
         old, new = scale(before), scale(after)
-        inner = union[np.ix_(after, after)] * np.outer(new, new)
-        self._push(pseudo_inverse(inner) @ (union[np.ix_(after, before)] * np.outer(new, old)))
+        inner = after * np.outer(new, new)
+        self._push(pseudo_inverse(inner) @ (both * np.outer(new, old)))
 
     def _push(self, change: Floats) -> None:
         self.maps = np.concatenate([self.maps, change[None]])
@@ -244,18 +253,22 @@ class Subspace(Component):
         if self.rows is None:
             dtype = cache or kernels.dtype_name(updates)
             self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
+        return self._is_raw(kernels)
+
+    def _is_raw(self, kernels: Kernels) -> bool:
         return kernels.dtype_name(self.rows) not in ("float16", "bfloat16")
 
-    def _round(self, columns: Integers, updates: Array, positions: Integers) -> None:
+    def _round(self, changed: Mapping[int, int], updates: Array) -> None:
         """Write columns whose Gram matrix is known: two bytes hold unit columns well, others not.
 
         The Gram matrix becomes that of the rounded columns.
         """
         kernels = kernels_for(updates)
+        columns, positions = np.array([*changed]), np.array([*changed.values()])
         lengths = np.sqrt(self.gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
         unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
-        kernels.write_rows(self.rows, columns, unit, np.arange(len(columns)))
+        kernels.write_rows(self.rows, unit, list(zip(changed, range(len(changed)), strict=True)))
         self.stretch = self._stretch()
         self.stretch[columns] = lengths
         assert self.rows is not None

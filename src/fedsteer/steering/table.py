@@ -30,7 +30,7 @@ class Table(Component):
 
     def __getitem__(self, slots: Integers) -> NDArray[Any]:
         try:  # asking beforehand costs as much as reading
-            return self.values[slots]
+            return self.values.take(slots, axis=0)
         except IndexError:
             inside = slots < len(self.values)
         rows = np.full((len(slots), *self.values.shape[1:]), self.fill, self.values.dtype)

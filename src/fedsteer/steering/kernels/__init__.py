@@ -8,7 +8,7 @@ Where Triton works, torch's pass on a GPU is `fused`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -25,6 +25,10 @@ Array = Any
 """A NumPy array or torch tensor with a dimension of size d."""
 
 
+Pairs = Sequence[tuple[int, int]]
+"""(row of one array, row of another)."""
+
+
 @value
 class Pass:
     """What one pass over the updates yields."""
@@ -34,6 +38,7 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
+    kept: bool = False  # what was asked by `keep` is done, or queued
 
 
 def nothing() -> None:
@@ -56,16 +61,20 @@ class Kernels(Protocol):
         gram_of: Integers | None = None,
         precise: bool = False,
         meanwhile: Callable[[], object] = nothing,
+        keep: Pairs = (),
     ) -> Pass:
-        """`Pass` in one sweep over blocks that stay in cache; writes nothing it was given.
+        """`Pass` in one sweep over blocks that stay in cache.
 
         `rows` picks rows of `basis`; `base` is a (d,) vector added with factor `base_scale`;
         `precise` multiplies in float64 even where the inputs are float32. `meanwhile` is called
-        once, and where a GPU does the work, while it is at it.
+        once, and where a GPU does the work, while it is at it. `keep` asks for basis[row] =
+        updates[position] once all else is done; who can queue that without waiting for results
+        does, and says so by `Pass.kept`, but only if |Delta| and the norms turn out to be finite.
+        Nothing else is written to.
         """
 
-    def write_rows(self, target: Array, slots: Integers, updates: Array, rows: Integers) -> None:
-        """target[slots] = updates[rows], cast to the target's type."""
+    def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:
+        """target[row] = updates[position] for all pairs of these, cast to the target's type."""
 
     def add_rows(
         self, target: Array, weights: Floats, rows_of: Array, rows: Integers | None = None
@@ -110,6 +119,16 @@ class Kernels(Protocol):
 
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
+
+
+def runs(pairs: Pairs) -> Iterator[tuple[int, int, int]]:
+    """(row, other row, how many): rows that follow one another in both arrays, as one."""
+    first = 0
+    for end in range(1, len(pairs) + 1):
+        row, other = pairs[end - 1]
+        if end == len(pairs) or pairs[end] != (row + 1, other + 1):
+            yield *pairs[first], end - first
+            first = end
 
 
 def library_of(array: object) -> str:

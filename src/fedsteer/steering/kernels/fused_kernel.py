@@ -63,13 +63,39 @@ def sweep(
         tl.store(partial + i * programs + program, tl.sum(sums[i], axis=0))
 
 
-@triton.jit(do_not_specialize=["programs"], do_not_specialize_on_alignment=["partial", "sums"])
-def add_up(partial, sums, programs, BLOCK: tl.constexpr):
-    """Each sum over all programs of `sweep`; a program takes one."""
+@triton.jit(
+    do_not_specialize=["programs"], do_not_specialize_on_alignment=["partial", "sums", "near"]
+)
+def add_up(partial, sums, near, programs, BLOCK: tl.constexpr):
+    """Each sum over all programs of `sweep`, for the host and for `keep`; a program takes one."""
     at = tl.arange(0, BLOCK)
     row = partial + tl.program_id(0) * programs
     values = tl.load(row + at, mask=at < programs, other=0.0).to(tl.float64)
-    tl.store(sums + tl.program_id(0), tl.sum(values, axis=0))
+    total = tl.sum(values, axis=0)
+    tl.store(sums + tl.program_id(0), total)
+    tl.store(near + tl.program_id(0), total)
+
+
+@triton.jit(
+    do_not_specialize=["groups", "update_step", "basis_step", "position", "row"],
+    do_not_specialize_on_alignment=["sums"],
+)
+def keep(
+    updates, basis, sums, groups, update_step, basis_step, position, row,
+    COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, POSITIONS: tl.constexpr,
+    NORMS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """basis[row] = updates[position], and so on for as many rows as the grid has, if all norms are
+    finite: nobody else can tell before the host has seen them."""
+    one = tl.arange(0, NORMS)
+    norms = tl.load(sums + tl.where(one < COUNT, WIDTH * COUNT + one, SUMS - 1))
+    if tl.min((norms < float("inf")).to(tl.int32), axis=0) == 1:
+        dim = groups * POSITIONS
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        source = (position + tl.program_id(1)) * update_step.to(tl.int64) * POSITIONS
+        target = (row + tl.program_id(1)) * basis_step.to(tl.int64) * POSITIONS
+        values = tl.load(updates + source + at, mask=at < dim, other=0.0)
+        tl.store(basis + target + at, values.to(basis.dtype.element_ty), mask=at < dim)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
-from fedsteer.steering.kernels import Floats, Integers, Pass, nothing, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, nothing, runs, sketch_signs
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -97,10 +97,11 @@ def one_pass(
     gram_of: Integers | None = None,
     precise: bool = False,
     meanwhile: Callable[[], object] = nothing,
+    keep: Pairs = (),
 ) -> Pass:
     fused = None if precise else kernels_beside(updates, FUSED)
     if fused is not None:
-        more = rows, base, base_scale, gram_of, meanwhile
+        more = rows, base, base_scale, gram_of, meanwhile, keep
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
@@ -163,16 +164,10 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
-def write_rows(target: Tensor, slots: Integers, updates: Tensor, rows: Integers) -> None:
+def write_rows(target: Tensor, updates: Tensor, pairs: Pairs) -> None:
     """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    pairs = list(zip(slots.tolist(), rows.tolist(), strict=True))
-    first = 0
-    for end in range(1, len(pairs) + 1):
-        slot, row = pairs[end - 1]
-        if end == len(pairs) or pairs[end] != (slot + 1, row + 1):
-            (slot, row), many = pairs[first], end - first
-            target.narrow(0, slot, many).copy_(updates.narrow(0, row, many))
-            first = end
+    for row, position, many in runs(pairs):
+        target.narrow(0, row, many).copy_(updates.narrow(0, position, many))
 
 
 def add_rows(
