@@ -7,7 +7,11 @@ measured in the same run. `kernel` is what the GPU itself takes (Triton needed),
 queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
 `rule.step`: checks, pass, solve, commit, and writing the new columns of core clients. In the last
 row each round's clients are drawn from CLIENTS, so that as many of them are core clients as chance
-will have it; the rows above say what each column written adds.
+will have it; the rows above say what the columns written add.
+
+Twenty microseconds of Python are a tenth of the yardstick, so a core that is shared with somebody
+else's work shows. Every block of steps therefore moves to the core that is fastest at the moment,
+unless told `--anywhere`.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -29,20 +34,53 @@ from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.kernels.fused import launch
 from fedsteer.steering.kernels.fused_plan import plan_for
 
-WARM_UP, REPEATS, CLIENTS = 30, 200, 100
+BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 5, 20, 100
 
 
-def milliseconds(work: Callable[[], object]) -> float:
-    """Median over repeats, warmed up."""
-    times = []
-    for number in range(WARM_UP + REPEATS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        work()
-        torch.cuda.synchronize()
-        if number >= WARM_UP:
-            times.append(time.perf_counter() - start)
-    return 1e3 * median(times)
+class Cores:
+    """Those this process may use, and how fast each is at the moment.
+
+    Of a shared host, a core whose other half works for somebody else runs at half the speed.
+    """
+
+    def __init__(self, *, choose: bool) -> None:
+        self.usable = sorted(os.sched_getaffinity(0)) if choose else []
+        self.seen: list[float] = []
+
+    def move(self) -> None:
+        """To the fastest one."""
+        found = []
+        for core in self.usable:
+            os.sched_setaffinity(0, {core})
+            found.append((min(_python() for _ in range(3)), core))
+        if found:
+            os.sched_setaffinity(0, {min(found)[1]})
+            self.seen += [milliseconds for milliseconds, _ in found]
+
+
+def _python() -> float:
+    """Milliseconds for a fixed piece of work like that of a step on the host."""
+    start = time.perf_counter()
+    values = np.zeros(10)
+    for number in range(500):
+        values = values + number
+    return 1e3 * (time.perf_counter() - start)
+
+
+def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, float]:
+    """Median milliseconds; in turn, a block of each, so that they share what the host does."""
+    times: dict[str, list[float]] = {label: [] for label in works}
+    for _ in range(BLOCKS):
+        cores.move()
+        for label, work in works.items():
+            for number in range(WARM_UP + REPEATS):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                work()
+                torch.cuda.synchronize()
+                if number >= WARM_UP:
+                    times[label].append(1e3 * (time.perf_counter() - start))
+    return {label: median(found) for label, found in times.items()}
 
 
 def device_milliseconds(work: Callable[[], object], repeats: int = 15) -> float:
@@ -60,11 +98,11 @@ def device_milliseconds(work: Callable[[], object], repeats: int = 15) -> float:
     return median(times)
 
 
-def copy_bandwidth() -> float:
+def copy_bandwidth(cores: Cores) -> float:
     """Bytes read and written per second."""
     source = torch.rand(1 << 28, device="cuda")
     target = torch.empty_like(source)
-    return 8e3 * source.numel() / milliseconds(lambda: target.copy_(source))
+    return 8e3 * source.numel() / timed({"copy": lambda: target.copy_(source)}, cores)["copy"]
 
 
 def step_of(cohorts: Iterator[list[int]], core: int, updates: torch.Tensor) -> Callable[[], None]:
@@ -80,7 +118,7 @@ def step_of(cohorts: Iterator[list[int]], core: int, updates: torch.Tensor) -> C
     for first in range(0, core, len(updates)):
         everyone = list(range(first, min(core, first + len(updates))))
         state = rule.step(state, round_of(everyone)).state
-    rounds = iter([round_of(next(cohorts)) for _ in range(WARM_UP + REPEATS)])
+    rounds = iter([round_of(next(cohorts)) for _ in range(BLOCKS * (WARM_UP + REPEATS))])
 
     def step() -> None:
         nonlocal state
@@ -95,9 +133,11 @@ def main() -> None:
     parser.add_argument("--core", type=int, default=10)
     parser.add_argument("--active", type=int, default=10)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--anywhere", action="store_true", help="on whatever core the system picks")
     options = parser.parse_args()
     dim, core, active = options.dim, options.core, options.active
-    copy = copy_bandwidth()
+    cores = Cores(choose=not options.anywhere)
+    copy = copy_bandwidth(cores)
     floor = 4 * dim * (core + active) / copy * 1e3
     print(f"copy {copy / 1e12:.2f} TB/s; reading H and G once: {floor:.3f} ms")
     updates = torch.randn(active, dim, device="cuda")
@@ -105,29 +145,31 @@ def main() -> None:
     weights, coefficients = np.full(active, 0.1), np.full(core, 0.1)
     kernels = kernels_for(updates)
     rows = {"read once": floor}
+    works: dict[str, Callable[[], object]] = {}
     for label, gram in (("pass", None), ("pass with Gram matrix", np.arange(active))):
-
-        def one_pass(gram: np.ndarray | None = gram) -> object:
-            return kernels.one_pass(updates, weights, basis, coefficients, gram_of=gram)
-
+        given = updates, weights, basis, coefficients
+        works[label] = partial(kernels.one_pass, *given, gram_of=gram)
         if plan := plan_for(updates, basis, gram=gram is not None):
-            rows[label.replace("pass", "kernel")] = device_milliseconds(
-                partial(launch, plan, updates, weights, basis, coefficients, None, None, 1.0)
-            )
-        rows[label] = milliseconds(one_pass)
+            alone = partial(launch, plan, *given, None, None, 1.0)
+            rows[label.replace("pass", "kernel")] = device_milliseconds(alone)
     for label, first in (
         ("step, no core client", core),
         ("step, one core client", core - 1),
         ("step, three core clients", core - 3),
+        ("step, five core clients", core - 5),
         ("step, core clients only", core - active),
     ):
         cohorts = itertools.repeat(list(range(max(first, 0), max(first, 0) + active)))
-        rows[label] = milliseconds(step_of(cohorts, core, updates))
+        works[label] = step_of(cohorts, core, updates)
     draw = np.random.default_rng(1)
     drawn = (draw.permutation(CLIENTS)[:active].tolist() for _ in itertools.count())
-    rows[f"step, {active} of {CLIENTS} drawn"] = milliseconds(step_of(drawn, core, updates))
+    works[f"step, {active} of {CLIENTS} drawn"] = step_of(drawn, core, updates)
+    rows |= timed(works, cores)
     for label, value in rows.items():
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
+    if cores.seen:
+        slow = [seen / min(cores.seen) for seen in cores.seen]
+        print(f"cores, fastest 1.00: median {median(slow):.2f}, slowest {max(slow):.2f}")
     if options.out:
         facts = {"dim": dim, "core": core, "active": active, "milliseconds": rows}
         options.out.write_text(json.dumps(facts, indent=1))
