@@ -10,8 +10,8 @@ row each round's clients are drawn from CLIENTS, so that as many of them are cor
 will have it; the rows above say what the columns written add.
 
 Twenty microseconds of Python are a tenth of the yardstick, so a core that is shared with somebody
-else's work shows. Every block of steps therefore moves to the core that is fastest at the moment,
-unless told `--anywhere`.
+else's work shows. Before every block of steps the process therefore moves to another core if its
+own has become slow, unless told `--anywhere`.
 """
 
 from __future__ import annotations
@@ -34,44 +34,46 @@ from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.kernels.fused import launch
 from fedsteer.steering.kernels.fused_plan import plan_for
 
-BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 5, 20, 100
+BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
 
 
 class Cores:
-    """Those this process may use, and how fast each is at the moment.
-
-    Of a shared host, a core whose other half works for somebody else runs at half the speed.
-    """
+    """Those this process may use. Of a shared host, a core whose other half works for somebody
+    else runs at half the speed."""
 
     def __init__(self, *, choose: bool) -> None:
         self.usable = sorted(os.sched_getaffinity(0)) if choose else []
         self.seen: list[float] = []
 
-    def move(self) -> None:
-        """To the fastest one."""
+    def settle(self) -> None:
+        """Stay where Python runs as fast as was ever seen, or else look for such a core."""
+        if not self.usable or (self.seen and _python() < 1.1 * min(self.seen)):
+            return
         found = []
         for core in self.usable:
             os.sched_setaffinity(0, {core})
-            found.append((min(_python() for _ in range(3)), core))
-        if found:
-            os.sched_setaffinity(0, {min(found)[1]})
-            self.seen += [milliseconds for milliseconds, _ in found]
+            found.append((_python(), core))
+        os.sched_setaffinity(0, {min(found)[1]})
+        self.seen += [milliseconds for milliseconds, _ in found]
 
 
 def _python() -> float:
-    """Milliseconds for a fixed piece of work like that of a step on the host."""
-    start = time.perf_counter()
-    values = np.zeros(10)
-    for number in range(500):
-        values = values + number
-    return 1e3 * (time.perf_counter() - start)
+    """Milliseconds for work like that of a step on the host, at best."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        values = np.zeros(10)
+        for number in range(500):
+            values = values + number
+        times.append(1e3 * (time.perf_counter() - start))
+    return min(times)
 
 
 def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, float]:
     """Median milliseconds; in turn, a block of each, so that they share what the host does."""
     times: dict[str, list[float]] = {label: [] for label in works}
     for _ in range(BLOCKS):
-        cores.move()
+        cores.settle()
         for label, work in works.items():
             for number in range(WARM_UP + REPEATS):
                 torch.cuda.synchronize()
