@@ -255,7 +255,7 @@ def test_raster_of_many_clients_and_rounds_is_thinned(tmp_path: Path) -> None:
     assert picture is not None
     assert len(picture["clients"]) == 200 and picture["of"] == 500
     assert picture["step"] == 3 and len(picture["image"][0]) == 333
-    assert all(row.count("1") == 1 for row in picture["image"])
+    assert all(row.count("2") == 1 for row in picture["image"])
 
 
 def test_thinning_keeps_both_ends() -> None:

@@ -41,12 +41,17 @@ def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
 
 
 def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
+    """No answer is not a dropped update; what is none of our words is."""
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
     with RecordWriter(tmp_path) as writer:
-        writer.append("clients", {"round": 2, "client": 4, "event": "failed", "reason": "gone"})
+        for client, event in ((4, "failed"), (5, "refused")):
+            row = {"round": 2, "client": client, "event": event, "reason": "gone"}
+            writer.append("clients", row)
     page = page_of(tmp_path)
-    assert "failed: gone" in page
-    assert data_of(page)["rasters"][0]["image"] == ["04"]
+    assert "failed: gone" in page and "refused: gone" in page
+    data = data_of(page)
+    codes = [row[1] for row in data["rasters"][0]["image"]]
+    assert [data["kinds"][int(code)] for code in codes] == ["failed", "dropped"]
 
 
 def test_equal_data_is_drawn_once(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from fedsteer.report.sections import (
     table,
 )
 from fedsteer.report.statistics import DRAWN_FROM
-from fedsteer.report.visits import dropped_table
+from fedsteer.report.visits import unused_table
 
 SHOWN_CLIENTS = 6
 SHOWN_REASONS = 100
@@ -114,7 +114,7 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
     axes = [axis for axis in AXES if any(axis in curve for curve in curves)]
     costs = [cost for cost in COSTS if any(cost in point for point in data["cost"] if point)]
     stale = dict.fromkeys(group for shares in data["staleness"] for group in shares or ())
-    dropped = _by_experiment(material, _dropped)
+    unused = _by_experiment(material, _unused)
     kept = _by_experiment(material, _kept)
     panels: dict[str, Sequence[str]] = {
         section.key: [""] if any(one is not None for one in data.get(section.key, ())) else []
@@ -132,7 +132,7 @@ def _figures(material: Material, data: dict[str, Any]) -> Iterable[str]:
         "raster": pick("raster", "rule") + '<div class="legend" data-legend="raster"></div>',
     }
     for section in SECTIONS:
-        drawn, below = panels[section.key], dropped if section.key == "events" else ""
+        drawn, below = panels[section.key], unused if section.key == "events" else ""
         if drawn or below:
             controls = extras.get(section.key, "")
             bar = f'<div class="controls">{controls}</div>' if controls else ""
@@ -179,13 +179,12 @@ def _headline(material: Material, experiment: str) -> str:
     )
 
 
-def _dropped(material: Material, experiment: str) -> str:
+def _unused(material: Material, experiment: str) -> str:
     rows = []
     for at in material.of(experiment):
         label = material.entries[at].label
-        for reason, times, clients, first, last in dropped_table(material.visits[at])[
-            :SHOWN_REASONS
-        ]:
+        reasons = unused_table(material.visits[at])[:SHOWN_REASONS]
+        for reason, times, clients, first, last in reasons:
             some = ", ".join(clients[:SHOWN_CLIENTS])
             more = len(clients) - SHOWN_CLIENTS
             cells = [
@@ -200,7 +199,7 @@ def _dropped(material: Material, experiment: str) -> str:
         return ""
     headings = [
         ("rule", "", True),
-        ("dropped because", "", True),
+        ("not used because", "", True),
         ("times", "over all seeds", False),
         ("clients", "", True),
         ("rounds", "first and last", False),

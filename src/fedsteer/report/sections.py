@@ -93,9 +93,9 @@ SECTIONS = (
     ),
     Section(
         "events",
-        "Norm bound and dropped clients",
+        "Norm bound and unused updates",
         "Each mark is a round in which the norm bound shortened the server's step, to this share "
-        "of its length. The list names updates that were dropped, and why.",
+        "of its length. The list names clients that were asked in vain, and why.",
     ),
 )
 

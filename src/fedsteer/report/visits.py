@@ -18,7 +18,8 @@ from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import estimate
 
 EDGES = sorted({round(2 ** (step / 2)) for step in range(41)})
-EVENTS = ("absent", "fresh", "refresh", "collect", "dropped")
+EVENTS = ("absent", "failed", "fresh", "refresh", "collect", "dropped")
+"""Where a picture has several rounds in one place, the later in this list shows."""
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
 EVERYBODY = ""
@@ -31,7 +32,7 @@ class Visits:
     rows: int = 0
     staleness: dict[str, Counter[int]] = field(default_factory=dict)  # data group -> bin -> count
     errors: dict[int, list[float]] = field(default_factory=dict)  # bin -> relative errors
-    dropped: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
+    unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
 def read_visits(run: Run) -> Visits:
@@ -41,12 +42,12 @@ def read_visits(run: Run) -> Visits:
     for row in run.rows("clients"):
         visits.rows += 1
         event = look(row, "event")
-        if _kind(event) == "dropped":
+        if _kind(event) in ("dropped", "failed"):
             reason = str(look(row, "reason") or "no reason given")
             if event != "dropped":
                 reason = f"{event}: {reason}"
             moment = int(number(row, "round") or 0)
-            visits.dropped.append((moment, str(look(row, "client")), reason))
+            visits.unused.append((moment, str(look(row, "client")), reason))
         staleness = number(row, "staleness")
         if event not in ("fresh", "refresh") or staleness is None or staleness < 1:
             continue
@@ -105,11 +106,11 @@ def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
     }
 
 
-def dropped_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], int, int]]:
+def unused_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], int, int]]:
     """(reason, times, some clients, first round, last round), most frequent reason first."""
     by_reason: dict[str, list[tuple[int, str]]] = {}
     for one in visits:
-        for moment, client, reason in one.dropped:
+        for moment, client, reason in one.unused:
             by_reason.setdefault(reason, []).append((moment, client))
     rows = []
     for reason, cases in by_reason.items():
@@ -168,7 +169,7 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
 
 
 def _kind(event: Any) -> Any:
-    """An event that is none of ours (failed, refused, ...) is an update that was not used."""
+    """An event that is none of ours is an update that was not used."""
     return event if event is None or event in EVENTS else "dropped"
 
 

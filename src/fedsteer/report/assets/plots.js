@@ -10,11 +10,12 @@ const plots = (() => {
     dark: ["#ff7d26", "#eef0f2", "#3d8bfd", "#16c294", "#f5b72e", "#e394c0", "#8fd3ff"],
   };
   const eventColours = {
-    light: ["#f3f3f1", "#0072b2", "#e69f00", "#56b4e9", "#d55e00"],
-    dark: ["#23272d", "#4d9fe0", "#f5b72e", "#a5dcff", "#ff7d26"],
+    light: ["#f3f3f1", "#c3c3bd", "#0072b2", "#e69f00", "#56b4e9", "#d55e00"],
+    dark: ["#23272d", "#4f565f", "#4d9fe0", "#f5b72e", "#a5dcff", "#ff7d26"],
   };
   const eventWords = {
-    fresh: "trained", refresh: "only refreshed", collect: "warm-up", dropped: "dropped",
+    failed: "asked in vain", fresh: "trained", refresh: "only refreshed", collect: "warm-up",
+    dropped: "dropped",
   };
 
   const plain = (text) => String(text).replace(/[&<>%{}]/g, (char) => `&#${char.charCodeAt(0)};`);
