@@ -1,6 +1,6 @@
 """A whole FedSteer server step on a GPU against reading its inputs once.
 
-    python benchmarks/gpu_server_step.py [--dim 11000000] [--core 10] [--active 10]
+    python benchmarks/gpu_server_step.py [--dim 11000000] [--core 10] [--active 10] [--anywhere]
 
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
 measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
@@ -107,10 +107,12 @@ def copy_bandwidth(cores: Cores) -> float:
     return 8e3 * source.numel() / timed({"copy": lambda: target.copy_(source)}, cores)["copy"]
 
 
-def step_of(cohorts: Iterator[list[int]], core: int, updates: torch.Tensor) -> Callable[[], None]:
+def step_of(
+    cohorts: Iterator[list[int]], clients: int, core: int, updates: torch.Tensor
+) -> Callable[[], None]:
     """FedSteer's step with one cohort after the other, after every column was filled."""
     rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
-    state = rule.init(updates.shape[1], np.full(CLIENTS, 10), like=updates)
+    state = rule.init(updates.shape[1], np.full(clients, 10), like=updates)
     numbers = itertools.count(1)
 
     def round_of(clients: list[int]) -> Round:
@@ -154,18 +156,15 @@ def main() -> None:
         if plan := plan_for(updates, basis, gram=gram is not None):
             alone = partial(launch, plan, *given, None, None, 1.0)
             rows[label.replace("pass", "kernel")] = device_milliseconds(alone)
-    for label, first in (
-        ("step, no core client", core),
-        ("step, one core client", core - 1),
-        ("step, three core clients", core - 3),
-        ("step, five core clients", core - 5),
-        ("step, core clients only", core - active),
-    ):
-        cohorts = itertools.repeat(list(range(max(first, 0), max(first, 0) + active)))
-        works[label] = step_of(cohorts, core, updates)
+    clients, most = max(CLIENTS, core + active), min(core, active)
+    for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
+        cohort = list(range(core - written, core - written + active))
+        works[f"step, {written} core client(s)"] = step_of(
+            itertools.repeat(cohort), clients, core, updates
+        )
     draw = np.random.default_rng(1)
-    drawn = (draw.permutation(CLIENTS)[:active].tolist() for _ in itertools.count())
-    works[f"step, {active} of {CLIENTS} drawn"] = step_of(drawn, core, updates)
+    drawn = (draw.permutation(clients)[:active].tolist() for _ in itertools.count())
+    works[f"step, {active} of {clients} drawn"] = step_of(drawn, clients, core, updates)
     rows |= timed(works, cores)
     for label, value in rows.items():
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")

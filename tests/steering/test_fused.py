@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, make_rule
-from fedsteer.steering.kernels import fused_plan
+from fedsteer.steering.kernels import Keep, fused_plan
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.fused_plan import cut_for, plan_for
@@ -21,9 +22,12 @@ on_a_gpu = pytest.mark.skipif(
 )
 
 
-def read_short(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Short updates too."""
     monkeypatch.setattr(fused_plan, "SMALLEST", 1)
+    fused_plan._plan.cache_clear()
+    yield
     fused_plan._plan.cache_clear()
 
 
@@ -70,11 +74,9 @@ def test_what_a_thread_holds_fits() -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_fused_pass(
-    count: int, width: int, dim: int, extras: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short")
+def test_fused_pass(count: int, width: int, dim: int, extras: Any, dtype: str) -> None:
     """The Triton kernel against NumPy in float64, with rows further apart than they are long."""
-    read_short(monkeypatch)
     draw = np.random.default_rng(10)
     kind = getattr(torch, dtype)
     first, apart = extras.get("first", 0), dim + extras.get("apart", 3)
@@ -118,36 +120,36 @@ def test_fused_pass(
 @on_a_gpu
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("apart", [0, 1, 4])
-@pytest.mark.parametrize("bad", [None, float("nan"), float("inf")])
+@pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), "delta"])
+@pytest.mark.usefixtures("short")
 def test_fused_pass_keeps_rows_of_finite_updates(
-    dtype: str, apart: int, bad: float | None, monkeypatch: pytest.MonkeyPatch
+    dtype: str, apart: int, bad: float | str | None
 ) -> None:
-    read_short(monkeypatch)
     draw = torch.Generator("cuda").manual_seed(1)
     dim = 10_000 + apart
     updates = torch.randn(7, dim, device="cuda", generator=draw).to(getattr(torch, dtype))
     basis = torch.randn(6, dim + apart, device="cuda", generator=draw)[:, :dim]
-    if bad is not None:
+    if isinstance(bad, float):
         updates[6, dim - 1] = bad  # of a client that is not to be kept itself
     expected = basis.clone()
     pairs = [(4, 1), (0, 2), (1, 3), (2, 4)]
     if bad is None:
         for row, position in pairs:
             expected[row] = updates[position].float()
-    numbers = np.full(7, 0.1), np.full(6, 0.1)
-    found = in_torch.one_pass(updates, numbers[0], basis, numbers[1], keep=pairs)
-    assert found.kept
-    assert np.isfinite(found.squared_norms).all() == (bad is None)
+    weight = 1e25 if bad == "delta" else 0.1  # whose square is more than float32 can hold
+    numbers, keep = (np.full(7, weight), np.full(6, 0.1)), Keep(pairs)
+    found = in_torch.one_pass(updates, numbers[0], basis, numbers[1], keep=keep)
+    assert keep.queued and found.kept == (bad is None)
+    assert np.isfinite(found.squared_norms).all() == (bad is None or bad == "delta")
+    assert np.isfinite(found.delta_squared_norm) == (bad is None)
     torch.testing.assert_close(basis, expected, rtol=0, atol=0)
 
 
 @on_a_gpu
 @pytest.mark.parametrize("reply", ["refuse", "drop"])
-def test_columns_on_a_gpu_are_those_of_the_host(
-    reply: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("short")
+def test_columns_on_a_gpu_are_those_of_the_host(reply: str) -> None:
     """Rounds with and without core clients; one is refused, or goes on without its bad client."""
-    read_short(monkeypatch)
     rule = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5, bad_clients=reply)
     dim, draw = 5_000, torch.Generator().manual_seed(2)
     near, far = (rule.init(dim, np.full(20, 3.0)) for _ in range(2))

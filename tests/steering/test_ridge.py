@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,31 @@ def test_all_solvers_agree(size: int, ridge: float) -> None:
     np.testing.assert_allclose(descended, exact, rtol=0, atol=1e-8)
     eigen = pseudo_inverse(gram + ridge * np.eye(size)) @ right
     np.testing.assert_allclose(eigen, exact, rtol=0, atol=1e-10)
+
+
+def exactly(gram: Any, ridge: float, right: Any) -> Any:
+    """(gram + ridge I)^-1 right by elimination in fractions."""
+    rows = [[Fraction(float(x)) for x in row] for row in np.column_stack([gram, right])]
+    for i, row in enumerate(rows):
+        row[i] += Fraction(ridge)
+    for i, pivot in enumerate(rows):
+        pivot[:] = [x / pivot[i] for x in pivot]
+        for row in rows:
+            if row is not pivot:
+                row[:] = [x - row[i] * y for x, y in zip(row, pivot, strict=True)]
+    return np.array([[float(x) for x in row[len(rows) :]] for row in rows])
+
+
+@pytest.mark.parametrize("ridge", [1e-2, 1e-6])
+def test_estimates_from_nearly_collinear_columns_are_exact(ridge: float) -> None:
+    """Coordinates are large and cancel; what they stand for has to come out all the same."""
+    draw = np.random.default_rng(5)
+    columns = draw.standard_normal((30, 1)) + 1e-5 * draw.standard_normal((30, 6))
+    columns /= np.linalg.norm(columns, axis=0)
+    gram, right = columns.T @ columns, columns.T @ draw.standard_normal((30, 4))
+    best = columns @ exactly(gram, ridge, right)
+    error = columns @ ridge_solve(gram, ridge, right) - best
+    assert np.linalg.norm(error) < 1e-12 * np.linalg.norm(best)
 
 
 def test_ridge_zero_on_independent_columns() -> None:

@@ -2,8 +2,8 @@
 
 A rule has an explicit `State` and three moments: `init` before the first round, `plan` (whom to ask
 for what) at the start of a round, `step` (updates in, aggregate out) at its end. `step` is written
-once, here: it checks the round, lets the rule `compute` without writing anything, applies the norm
-bound, and only then lets the rule `commit`. A refused round therefore leaves the state untouched.
+once, here: it checks the round, lets the rule `compute`, applies the norm bound, and only then lets
+the rule `commit` what it has learnt. A refused round therefore leaves the state untouched.
 
 A new rule is one file that implements `Rule` and one line in `fedsteer.rules.RULES`.
 """
@@ -146,6 +146,10 @@ class Rule(ABC):
         finite, and then the round is not refused any more.
         """
 
+    def half_written(self, memory: Memory) -> bool:
+        """Whether `compute` has had something written that only `commit` makes whole."""
+        return False
+
     @abstractmethod
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         """Take the round into the rule's own memory."""
@@ -201,19 +205,21 @@ class Rule(ABC):
     def step(self, state: State, round: Round) -> Step:
         """Aggregate a round. Consumes `state`; a refused round leaves it as it was.
 
-        An interrupt (Ctrl-C) uses it up: nobody knows how far the step had come.
+        So does an interrupt (Ctrl-C), unless a GPU was writing columns by then: the state is used
+        up where it could be half old and half new.
         """
         memory = self._open(state)
         clients = memory.clients
-        state.consume()
         try:
             active, outcome, dropped = self._computed(memory, round)
-        except Exception:  # not so where it was interrupted: a GPU may be writing columns
-            state.give_back(memory)
+            factor = self._bound(clients, active, outcome)
+            delta = outcome.delta if factor == 1.0 else factor * outcome.delta
+            step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
+        except BaseException:
+            if self.half_written(memory):
+                state.consume()
             raise
-        factor = self._bound(clients, active, outcome)
-        delta = outcome.delta if factor == 1.0 else factor * outcome.delta
-        step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
+        state.consume()
         clients.welcome(active)
         self.commit(memory, active, outcome)
         clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")

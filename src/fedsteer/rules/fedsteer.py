@@ -171,6 +171,9 @@ class FedSteer(Rule):
             options.cache,
         )
 
+    def half_written(self, memory: Memory) -> bool:
+        return _own(memory).subspace.torn
+
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = _own(memory)
         space = own.subspace

@@ -36,21 +36,15 @@ def ridge_solver(
     system.flat[:: len(gram) + 1] += ridge
     if solver == "gradient":
         return partial(_descend, system, factors)
-    return (_inverse(system) * factors).dot
-
-
-def _inverse(system: Floats) -> Floats:
-    """Of a positive definite matrix; the pseudo-inverse where it is none."""
     try:
         lower = np.linalg.cholesky(system)
     except np.linalg.LinAlgError:
-        return pseudo_inverse(system)
+        return (pseudo_inverse(system) * factors).dot
     pivots = [pivot * pivot for pivot in lower.diagonal().tolist()]
-    if min(pivots) <= CUT_OFF * max(pivots) * len(system):
-        return pseudo_inverse(system)
+    if min(pivots) <= CUT_OFF * max(pivots) * len(gram):
+        return (pseudo_inverse(system) * factors).dot
     inverse = np.linalg.inv(lower)
-    product: Floats = inverse.T @ inverse
-    return product
+    return partial(_substitute, inverse.T, inverse * factors)
 
 
 def pseudo_inverse(symmetric: Floats) -> Floats:
@@ -68,6 +62,12 @@ def condition(gram: Floats) -> float:
         return float("nan")
     values = np.linalg.eigvalsh(gram)
     return float(values[-1] / values[0]) if values[0] > 0 else float("inf")
+
+
+def _substitute(upper: Floats, lower: Floats, right: Floats) -> Floats:
+    """By the inverses of both factors: no worse than two solutions. Their product would be."""
+    solved: Floats = upper.dot(lower.dot(right))
+    return solved
 
 
 def _descend(system: Floats, factors: Floats, unscaled: Floats, tolerance: float = 1e-12) -> Floats:

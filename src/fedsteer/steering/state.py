@@ -75,10 +75,6 @@ class State:
         self._memory = None
         return memory
 
-    def give_back(self, memory: Component) -> None:
-        """Undo `consume`: nothing was changed."""
-        self._memory = memory
-
     def copy(self) -> State:
         """An independent state with equal contents."""
         return State(self.rule, _clone(self.memory))

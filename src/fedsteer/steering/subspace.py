@@ -23,6 +23,7 @@ from fedsteer.steering.kernels import (
     Array,
     Floats,
     Integers,
+    Keep,
     Kernels,
     Pairs,
     Pass,
@@ -73,6 +74,7 @@ class Subspace(Component):
 
     def __post_init__(self) -> None:
         self._geometry = Geometry(self.gram, self.basis)
+        self._keep: Keep | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -85,6 +87,11 @@ class Subspace(Component):
     def estimate_scale(self) -> Floats:
         """Factor from raw columns to those the stored coordinates z refer to."""
         return self.geometry.present if self.magnitude == "follow" else self.geometry.scale
+
+    @property
+    def torn(self) -> bool:
+        """Whether columns are being written of which the Gram matrix does not know yet."""
+        return self._keep is not None and self._keep.queued
 
     def read(self, slots: Integers) -> Floats:
         """(m, k) z_i in today's basis."""
@@ -116,6 +123,8 @@ class Subspace(Component):
 
         `refreshed` (see `renew`) are columns that may be written once the pass is through.
         """
+        raw = self.rows is not None and self._is_raw(active.kernels)
+        self._keep = Keep(refreshed) if refreshed and raw else None
         result = active.kernels.one_pass(
             active.updates,
             active.weights,
@@ -124,8 +133,10 @@ class Subspace(Component):
             gram_of=gram_of,
             precise=precise,
             meanwhile=meanwhile,
-            keep=refreshed if self.rows is not None and self._is_raw(active.kernels) else (),
+            keep=self._keep,
         )
+        if not result.kept:
+            self._keep = None
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
         if self.stretch is None:
@@ -201,7 +212,7 @@ class Subspace(Component):
                 self._map(before, both, gram)
             for column, _, client in installed:
                 self.owners[column] = client
-        self.gram = gram
+        self.gram, self._keep = gram, None
         if not raw:
             self._round(dict(due), updates)
 

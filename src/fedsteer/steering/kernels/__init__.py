@@ -9,6 +9,7 @@ Where Triton works, torch's pass on a GPU is `fused`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -29,6 +30,14 @@ Pairs = Sequence[tuple[int, int]]
 """(row of one array, row of another)."""
 
 
+@dataclass
+class Keep:
+    """Rows of the updates that are to replace rows of the basis."""
+
+    pairs: Pairs  # (row of the basis, position of the update)
+    queued: bool = False  # from here on nobody but the GPU knows whether they are written
+
+
 @value
 class Pass:
     """What one pass over the updates yields."""
@@ -38,7 +47,7 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
-    kept: bool = False  # what was asked by `keep` is done, or queued
+    kept: bool = False  # what was asked by `keep` is done, or will be before anything else
 
 
 def nothing() -> None:
@@ -61,16 +70,15 @@ class Kernels(Protocol):
         gram_of: Integers | None = None,
         precise: bool = False,
         meanwhile: Callable[[], object] = nothing,
-        keep: Pairs = (),
+        keep: Keep | None = None,
     ) -> Pass:
         """`Pass` in one sweep over blocks that stay in cache.
 
         `rows` picks rows of `basis`; `base` is a (d,) vector added with factor `base_scale`;
         `precise` multiplies in float64 even where the inputs are float32. `meanwhile` is called
-        once, and where a GPU does the work, while it is at it. `keep` asks for basis[row] =
-        updates[position] once all else is done; who can queue that without waiting for results
-        does, and says so by `Pass.kept`, but only if |Delta| and the norms turn out to be finite.
-        Nothing else is written to.
+        once, and where a GPU does the work, while it is at it. `keep` names updates that become
+        rows of the basis: who can have them copied without waiting for results does so, if |Delta|
+        and all norms turn out to be finite (`Pass.kept`). Nothing else is written to.
         """
 
     def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:

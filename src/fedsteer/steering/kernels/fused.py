@@ -18,6 +18,7 @@ and after the sums counts: plans are looked up, and addresses, not tensors, are 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor
 from triton.runtime import driver
 
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, fused_kernel, runs
+from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, fused_kernel, runs
 from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
 
 STAGES = 3  # steps read ahead, and one
@@ -45,7 +46,7 @@ def one_pass(
     base_scale: float,
     gram_of: Integers | None,
     meanwhile: Callable[[], object],
-    keep: Pairs,
+    keep: Keep | None,
 ) -> Pass | None:
     """See `Kernels.one_pass`; None where torch is the better choice."""
     count, width = len(weights), 0
@@ -53,7 +54,6 @@ def one_pass(
         width = len(coefficients)
     if not width:
         basis = rows = None
-    kept = bool(keep) and basis is not None and rows is None
     pairs = gram_of is not None and len(gram_of) > 1
     plan = plan_for(updates, basis, rows, base, gram=pairs)
     if plan is None:
@@ -62,8 +62,9 @@ def one_pass(
     summed, places = torch.cuda.Event(), NO_PLACES
     try:
         summed.record(torch.cuda.current_stream(updates.device))
-        if kept:
-            _keep(plan, keep, updates, basis, running.near)
+        if keep and basis is not None and rows is None:
+            keep.queued = True
+            _keep(plan, keep.pairs, updates, basis, running.near)
         meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
@@ -73,8 +74,10 @@ def one_pass(
     found: Floats = written.copy()  # memory of this kind is scarce: nobody is to hold on to it
     inner = plan.cut.width * plan.cut.count
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
-    squares = found[inner : inner + count]
-    return Pass(running.delta, products, squares, found[places], float(found[-1]), kept)
+    squares, length = found[inner : inner + count], float(found[-1])
+    # As the GPU has found by itself.
+    kept = bool(keep and keep.queued) and all(map(math.isfinite, [*squares.tolist(), length]))
+    return Pass(running.delta, products, squares, found[places], length, kept)
 
 
 class Running(NamedTuple):
@@ -124,11 +127,11 @@ def launch(
     return Running(delta, sums, near)
 
 
-def _keep(plan: Plan, keep: Pairs, updates: Tensor, basis: Tensor, near: Tensor) -> None:
+def _keep(plan: Plan, pairs: Pairs, updates: Tensor, basis: Tensor, near: Tensor) -> None:
     """basis[row] = updates[position] behind `launch`, for all pairs of these."""
     cut, dim = plan.cut, updates.shape[1]
     block, norms = COPIED * cut.positions, 1 << cut.count.bit_length()
-    for row, position, many in runs(keep):
+    for row, position, many in runs(pairs):
         numbers = (
             *plan.sizes, position, row,
             cut.count, cut.width, cut.sums, cut.positions, norms, block,

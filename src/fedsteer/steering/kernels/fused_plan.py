@@ -32,7 +32,7 @@ ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than 
 TWO_BYTES = {torch.float16, torch.bfloat16}
 
 
-@dataclass(frozen=True, eq=False)  # there is one of each, and looking it up is to be quick
+@dataclass(frozen=True)
 class Cut:
     """What a thread holds. Of d it knows only what divides it, so that other d compile nothing."""
 
@@ -74,7 +74,6 @@ class Cut:
         return places
 
 
-@cache
 def cut_for(count: int, width: int, gram: bool, group: int) -> Cut | None:
     """With the largest part of a `group` of positions at a time; None where the sums do not fit."""
     for positions in (4, 2, 1):
@@ -92,11 +91,12 @@ class Layout(NamedTuple):
     strides: tuple[int, ...]
     dtype: torch.dtype
     aligned: bool
+    device: torch.device
 
     @staticmethod
     def of(array: Tensor) -> Layout:
         aligned = array.data_ptr() % ALIGNED == 0
-        return Layout(array.shape, array.stride(), array.dtype, aligned)
+        return Layout(array.shape, array.stride(), array.dtype, aligned, array.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,6 @@ def plan_for(
         None if base is None else Layout.of(base),
         None if rows is None else _groups(len(rows)),
         gram,
-        updates.device,
     )
 
 
@@ -135,12 +134,13 @@ def _plan(
     base: Layout | None,
     picked: int | None,
     gram: bool,
-    device: torch.device,
 ) -> Plan | None:
     count, dim = updates.shape
     given = [layout for layout in (updates, basis, base) if layout is not None]
     if not count or not SMALLEST <= dim <= LARGEST or any(one.strides[-1] != 1 for one in given):
         return None
+    if any(one.device != updates.device for one in given):
+        return None  # torch says what is wrong with that
     width = 0 if basis is None else basis.shape[0] if picked is None else picked
     apart = [one.strides[0] for one in given if len(one.shape) > 1]
     group = 1
@@ -152,8 +152,9 @@ def _plan(
     by = cut.positions
     sizes = dim // by, apart[0] // by, apart[-1] // by
     kinds = [(one.dtype, one.aligned) if one else None for one in (updates, basis, base)]
-    key = cut, picked is None, *kinds, *[size >= LONG for size in sizes]
-    return Plan(cut, key, sizes, cut.together * _processors(device))
+    held = cut.count, cut.width, cut.gram, cut.positions
+    key = held, picked is None, *kinds, *[size >= LONG for size in sizes]
+    return Plan(cut, key, sizes, cut.together * _processors(updates.device))
 
 
 def _groups(count: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, nothing, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, nothing, sketch_signs
 
 # OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
 # it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
@@ -38,7 +38,7 @@ def one_pass(
     gram_of: Integers | None = None,
     precise: bool = False,
     meanwhile: Callable[[], object] = nothing,
-    keep: Pairs = (),
+    keep: Keep | None = None,
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)

@@ -12,7 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, nothing, runs, sketch_signs
+from fedsteer.steering.kernels import (
+    Floats,
+    Integers,
+    Keep,
+    Pairs,
+    Pass,
+    nothing,
+    runs,
+    sketch_signs,
+)
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -97,7 +106,7 @@ def one_pass(
     gram_of: Integers | None = None,
     precise: bool = False,
     meanwhile: Callable[[], object] = nothing,
-    keep: Pairs = (),
+    keep: Keep | None = None,
 ) -> Pass:
     fused = None if precise else kernels_beside(updates, FUSED)
     if fused is not None:
