@@ -64,3 +64,25 @@ def test_the_bound_ends_an_explosion() -> None:
     step = rule.step(rule.init(2, [1.0, 1.0]), Round(1, [0], np.array([[3.0, 4.0]]), [0.001]))
     assert np.linalg.norm(step.delta) == pytest.approx(2.5)
     assert step.diagnostics.bound_factor == pytest.approx(0.001)
+
+
+@pytest.mark.parametrize("length", [1e9, 1e18, 1e60])
+def test_one_huge_update_is_forgotten_with_the_next(length: float) -> None:
+    """A single running sum would keep its rounding error, of either sign, for good."""
+    draw = np.random.default_rng(4)
+    bound, sizes = NormBound(1.0), draw.uniform(1, 9, 6)
+    everybody, none = np.arange(6), np.zeros(6)
+    bound.observe(everybody, draw.uniform(1, 2, 6), none, sizes)
+    for _ in range(5):
+        norms = draw.uniform(1, 2, 6)
+        norms[draw.integers(6)] = length * draw.uniform(1, 2)
+        bound.observe(everybody, norms, sizes, sizes)
+        norms = draw.uniform(1, 2, 6)
+        weighted, weight = bound.preview(everybody, norms, sizes, sizes)
+        assert weighted / weight == pytest.approx(sizes @ norms / sizes.sum(), rel=1e-9)
+        assert 0 < bound.scale(10.0, weighted, weight) < 1
+        bound.observe(everybody, norms, sizes, sizes)
+        rest = everybody[1:]  # who is not there counts with what was last known
+        weighted, _ = bound.preview(rest, norms[1:], sizes[1:], sizes[1:])
+        if length < 1e20:
+            assert weighted == pytest.approx(sizes @ norms, rel=1e-9)

@@ -5,10 +5,14 @@
 b uses the last known norm of each client, this round's included; clients never heard of count with
 the mean of the known ones. A heuristic, because old norms age, and biased whenever it acts, so
 every step reports the factor it applied.
+
+The sum over all clients is kept running, and in two numbers: a client whose update once was 10^18
+times as long as others would leave nothing but its rounding error in one.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,16 +30,14 @@ class NormBound(Component):
     norms: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: never known
     weighted: float = 0.0  # sum of n_i |g_i| over clients with a known norm
     weight: float = 0.0  # sum of n_i over them
+    rest: float = 0.0  # what `weighted` lacks
 
     def preview(
         self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
     ) -> tuple[float, float]:
         """(weighted, weight) once these clients' norms and sizes are taken in."""
-        old = self.norms[slots]
-        known = old >= 0
-        weighted = self.weighted + float(sizes @ norms - old_sizes[known] @ old[known])
-        weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
-        return weighted, weight
+        weighted, _, weight = self._with(slots, norms, old_sizes, sizes)
+        return max(weighted, float(sizes @ norms)), weight  # never less than this round's part
 
     def scale(self, delta_norm: float, weighted: float, weight: float) -> float:
         """min(1, rho b / |Delta|)."""
@@ -45,13 +47,23 @@ class NormBound(Component):
 
     def observe(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> None:
         """Take in the norms of this round."""
-        self.weighted, self.weight = self.preview(slots, norms, old_sizes, sizes)
+        self.weighted, self.rest, self.weight = self._with(slots, norms, old_sizes, sizes)
         self.norms[slots] = norms
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
         """These clients left."""
+        nothing = np.zeros(len(slots))
+        self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
+        self.norms[slots] = np.full(len(slots), -1.0)
+
+    def _with(
+        self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
+    ) -> tuple[float, float, float]:
+        """(weighted, rest, weight) with these clients as they are now instead of as they were."""
         old = self.norms[slots]
         known = old >= 0
-        self.weighted -= float(sizes[known] @ old[known])
-        self.weight -= float(sizes[known].sum())
-        self.norms[slots] = np.full(len(slots), -1.0)
+        less = (old_sizes * old)[known]
+        parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
+        weighted = math.fsum(parts)
+        weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
+        return weighted, math.fsum([*parts, -weighted]), weight
