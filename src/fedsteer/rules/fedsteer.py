@@ -151,10 +151,8 @@ class FedSteer(Rule):
             return
         space, scratch = own.subspace, outcome.scratch
         space.write(active.slots, scratch.new)
-        if active.sizes is active.old_sizes:
-            space.total = space.total + active.sizes.dot(scratch.new - scratch.old)
-        else:
-            space.total = space.total + active.sizes @ scratch.new - active.old_sizes @ scratch.old
+        more, less = active.sizes.dot(scratch.new), active.old_sizes.dot(scratch.old)
+        space.total = space.total + more - less
         installed = fill_vacant(scratch.casting, space.owners, active, outcome.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
