@@ -5,9 +5,11 @@
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
 measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
 queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
-`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients. In the last
-row each round's clients are drawn from CLIENTS, so that as many of them are core clients as chance
-will have it; the rows above say what the columns written add.
+`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients, from when the
+GPU stands still until it does so again. In the rows called "drawn" each round's clients are drawn
+from CLIENTS, so that as many of them are core clients as chance will have it; the other rows say
+what the columns written add. "Behind other work" counts from the moment the GPU has done what was
+queued before the step (as when it still computes the updates): till then the host gets ready.
 
 Twenty microseconds of Python are a tenth of the yardstick, so a core that is shared with somebody
 else's work shows. Before every block of steps the process therefore moves to another core if its
@@ -35,6 +37,8 @@ from fedsteer.steering.kernels.fused import launch
 from fedsteer.steering.kernels.fused_plan import plan_for
 
 BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
+OTHER_WORK = 600_000  # cycles: longer than the host takes to get ready
+BEHIND = "behind other work"
 
 
 class Cores:
@@ -72,14 +76,15 @@ def _python() -> float:
 def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, float]:
     """Median milliseconds; in turn, a block of each, so that they share what the host does."""
     times: dict[str, list[float]] = {label: [] for label in works}
+    gpu = torch.cuda.current_stream()  # asking the device instead takes ten microseconds more
     for _ in range(BLOCKS):
         cores.settle()
         for label, work in works.items():
             for number in range(WARM_UP + REPEATS):
-                torch.cuda.synchronize()
+                gpu.synchronize()
                 start = time.perf_counter()
                 work()
-                torch.cuda.synchronize()
+                gpu.synchronize()
                 if number >= WARM_UP:
                     times[label].append(1e3 * (time.perf_counter() - start))
     return {label: median(found) for label, found in times.items()}
@@ -131,6 +136,12 @@ def step_of(
     return step
 
 
+def behind(work: Callable[[], object]) -> None:
+    """The work, queued while the GPU is busy."""
+    torch.cuda._sleep(OTHER_WORK)
+    work()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dim", type=int, default=11_000_000)
@@ -157,15 +168,26 @@ def main() -> None:
             alone = partial(launch, plan, *given, None, None, 1.0)
             rows[label.replace("pass", "kernel")] = device_milliseconds(alone)
     clients, most = max(CLIENTS, core + active), min(core, active)
+
+    def drawn() -> Iterator[list[int]]:
+        draw = np.random.default_rng(1)
+        return (draw.permutation(clients)[:active].tolist() for _ in itertools.count())
+
     for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
         cohort = list(range(core - written, core - written + active))
         works[f"step, {written} core client(s)"] = step_of(
             itertools.repeat(cohort), clients, core, updates
         )
-    draw = np.random.default_rng(1)
-    drawn = (draw.permutation(clients)[:active].tolist() for _ in itertools.count())
-    works[f"step, {active} of {clients} drawn"] = step_of(drawn, clients, core, updates)
+    works[f"step, {active} of {clients} drawn"] = step_of(drawn(), clients, core, updates)
+    alike = {
+        f"drawn, {BEHIND}": step_of(drawn(), clients, core, updates),
+        f"{most} core, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, updates),
+    }
+    works |= {label: partial(behind, step) for label, step in alike.items()}
+    works[BEHIND] = partial(torch.cuda._sleep, OTHER_WORK)
     rows |= timed(works, cores)
+    other_work = rows.pop(BEHIND)
+    rows |= {label: rows[label] - other_work for label in alike}
     for label, value in rows.items():
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
     if cores.seen:

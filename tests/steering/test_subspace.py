@@ -184,7 +184,7 @@ def test_what_the_pass_has_kept_is_not_written_again() -> None:
     positions, kernels = np.arange(4), kernels_for(updates)
     result = kernels.one_pass(updates, np.zeros(4), one.rows, np.zeros(K), gram_of=positions)
     for space, kept in ((one, True), (other, False)):
-        found = replace(result, kept=kept)
+        found = replace(result, queued=kept)
         space.renew(found, positions, [(0, 3), (2, 1)], [(1, 2, "new")], updates, None)
     np.testing.assert_array_equal(one.rows, [before[0], updates[2], before[2]])
     np.testing.assert_array_equal(other.rows, updates[[3, 2, 1]])

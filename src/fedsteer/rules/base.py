@@ -26,7 +26,7 @@ from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active, Round, plain_id, settle_arrays, whole_number
+from fedsteer.steering.rounds import Active, NotFinite, Round, plain_id, settle_arrays, whole_number
 from fedsteer.steering.state import Component, State
 from fedsteer.values import value
 
@@ -283,14 +283,11 @@ class Rule(ABC):
                 active = clients.activate(
                     round, found, weighs=self.weighs, max_weight=self.options.max_weight
                 )
-                # A bad client shows as a non-finite norm; warnings on the way say nothing more.
-                with np.errstate(invalid="ignore", over="ignore"):
+                try:
                     outcome = self.compute(memory, active)
-                squares = outcome.squared_norms.tolist()
-                bad = [i for i, square in enumerate(squares) if not math.isfinite(square)]
-                if not bad:
                     break
-                faults = dict.fromkeys(bad, "sent a non-finite update")
+                except NotFinite as bad:
+                    faults = dict.fromkeys(bad.positions, "sent a non-finite update")
             culprits = [round.clients[i] for i in sorted(faults)]
             if self.options.bad_clients == "refuse":
                 raise RoundRefused(explain(faults, round.clients), culprits)

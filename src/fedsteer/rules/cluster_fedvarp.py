@@ -96,8 +96,7 @@ class ClusterFedVARP(Rule):
         known = own.member_of[active.slots] >= 0
         mass = own.mass + belongs @ (active.sizes - np.where(known, active.old_sizes, 0.0))
         total = active.total if active.total > 0 else 1.0
-        result = active.kernels.one_pass(
-            active.updates,
+        result = active.one_pass(
             active.weights,
             own.rows,
             mass / total - belongs @ active.weights,

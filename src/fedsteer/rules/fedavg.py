@@ -49,7 +49,7 @@ def averaging_weights(active: Active, average: str) -> Floats:
 
 def weighted_sum(active: Active, weights: Floats) -> Outcome:
     """weights @ g, for rules that hold no estimate of anybody."""
-    result = active.kernels.one_pass(active.updates, weights)
+    result = active.one_pass(weights)
     return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
 

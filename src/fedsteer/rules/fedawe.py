@@ -106,8 +106,7 @@ class FedAWE(Rule):
         else:
             rows = active.starts
         # Delta = w - mean of starts + weights @ g
-        result = active.kernels.one_pass(
-            active.updates,
+        result = active.one_pass(
             weights,
             rows,
             np.where(active.fresh, -1.0 / count, 0.0),

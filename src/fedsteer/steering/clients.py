@@ -84,8 +84,11 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
+        sizes = found.sizes.tolist()
+        if min(sizes, default=1.0) > 0:
+            return {}
         reason = "is unknown: pass sizes with the round to let it join"
-        return {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
+        return {i: reason for i, size in enumerate(sizes) if size <= 0}
 
     def activate(
         self, round: Round, found: Found, *, weighs: bool, max_weight: float | None

@@ -69,8 +69,7 @@ class UpdateMemory(Component):
         known = squares >= 0
         scales = np.where(known, self.scales[active.slots], 0.0)
         coefficients = scales * ((active.sizes - active.old_sizes) * _inverse(active.total) - minus)
-        result = active.kernels.one_pass(
-            active.updates,
+        result = active.one_pass(
             weights,
             self.store.rows if known.any() else None,
             coefficients[known],

@@ -11,7 +11,15 @@ from typing import Any
 import numpy as np
 
 from fedsteer.errors import RoundRefused
-from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, kernels_for, library_of
+from fedsteer.steering.kernels import (
+    Array,
+    Floats,
+    Integers,
+    Kernels,
+    Pass,
+    kernels_for,
+    library_of,
+)
 from fedsteer.steering.roster import ClientId
 from fedsteer.values import value
 
@@ -90,6 +98,27 @@ class Active:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def one_pass(
+        self,
+        weights: Floats,
+        basis: Array | None = None,
+        coefficients: Floats | None = None,
+        **more: Any,
+    ) -> Pass:
+        """`Kernels.one_pass` over the updates; raises `NotFinite`, so that rules need not look."""
+        result = self.kernels.one_pass(self.updates, weights, basis, coefficients, **more)
+        if result.bad:
+            raise NotFinite(result.bad)
+        return result
+
+
+class NotFinite(Exception):
+    """Updates at these positions of the round are."""
+
+    def __init__(self, positions: Sequence[int]) -> None:
+        super().__init__()
+        self.positions = positions
 
 
 def plain_id(client: Any) -> ClientId:

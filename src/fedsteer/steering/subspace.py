@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from fedsteer.steering.kernels import (
 )
 from fedsteer.steering.ridge import pseudo_inverse
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active
+from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -125,16 +126,13 @@ class Subspace(Component):
         """
         raw = self.rows is not None and self._is_raw(active.kernels)
         self._keep = Keep(refreshed) if refreshed and raw else None
-        result = active.kernels.one_pass(
-            active.updates,
-            active.weights,
-            self.rows,
-            coefficients * self._raw_scale(),
-            gram_of=gram_of,
-            precise=precise,
-            meanwhile=meanwhile,
-            keep=self._keep,
-        )
+        given = active.weights, self.rows, coefficients * self._raw_scale()
+        how: dict[str, Any] = {"gram_of": gram_of, "precise": precise, "meanwhile": meanwhile}
+        try:
+            result = active.one_pass(*given, **how, keep=self._keep)
+        except NotFinite:  # as the GPU has found as well
+            self._keep = None
+            raise
         if not result.kept:
             self._keep = None
         if self.rows is None:
@@ -215,6 +213,7 @@ class Subspace(Component):
         self.gram, self._keep = gram, None
         if not raw:
             self._round(dict(due), updates)
+        _ = self.estimate_scale  # for the next round: a GPU that copies is not through by now
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""

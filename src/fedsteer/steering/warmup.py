@@ -73,13 +73,11 @@ class WarmUp(Component):
         missing = members[self.inverse[members] <= 0]
         complete = bool(len(members)) and bool(np.isin(missing, active.slots).all())
         if not complete:
-            return active.kernels.one_pass(active.updates, np.zeros(len(active))), False
+            return active.one_pass(np.zeros(len(active))), False
         others = np.setdiff1d(members, active.slots)
         coefficients = clients.sizes[others] / active.total
         rows = self.snapshot.rows if len(others) else None
-        result = active.kernels.one_pass(
-            active.updates, active.shares, rows, coefficients, rows=others
-        )
+        result = active.one_pass(active.shares, rows, coefficients, rows=others)
         return result, True
 
     def commit(self, clients: Clients, active: Active, complete: bool) -> Collected | None:

@@ -8,9 +8,10 @@ Where Triton works, torch's pass on a GPU is `fused`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -47,7 +48,18 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
-    kept: bool = False  # what was asked by `keep` is done, or will be before anything else
+    queued: bool = False  # see `Keep`
+
+    @cached_property
+    def bad(self) -> list[int]:
+        """Positions of updates whose norm is not finite."""
+        squares = self.squared_norms.tolist()
+        return [i for i, square in enumerate(squares) if not math.isfinite(square)]
+
+    @property
+    def kept(self) -> bool:
+        """Whether what was asked by `keep` is done, or will be before anything else."""
+        return self.queued and not self.bad and math.isfinite(self.delta_squared_norm)
 
 
 def nothing() -> None:

@@ -18,7 +18,6 @@ and after the sums counts: plans are looked up, and addresses, not tensors, are 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,7 +32,6 @@ from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
 STAGES = 3  # steps read ahead, and one
 COPIED = 1 << 10  # groups a program of `keep` copies
 NO_PLACES = np.zeros((0, 0), np.int64)
-_compiled = dict[tuple[object, ...], Any]()
 
 
 def one_pass(
@@ -74,10 +72,8 @@ def one_pass(
     found: Floats = written.copy()  # memory of this kind is scarce: nobody is to hold on to it
     inner = plan.cut.width * plan.cut.count
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
-    squares, length = found[inner : inner + count], float(found[-1])
-    # As the GPU has found by itself.
-    kept = bool(keep and keep.queued) and all(map(math.isfinite, [*squares.tolist(), length]))
-    return Pass(running.delta, products, squares, found[places], length, kept)
+    squares, queued = found[inner : inner + count], keep is not None and keep.queued
+    return Pass(running.delta, products, squares, found.take(places), found.item(-1), queued)
 
 
 class Running(NamedTuple):
@@ -118,12 +114,12 @@ def launch(
         cut.positions, STAGES, GROUP, WARP,
     )  # fmt: skip
     options = {"num_warps": 1, "num_stages": STAGES, "maxnreg": cut.registers}
-    _start(fused_kernel.sweep, plan.key, (programs, 1, 1), arrays, numbers, options)
+    _start(plan, fused_kernel.sweep, (programs, 1, 1), arrays, numbers, options)
     sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
     near = torch.empty(cut.sums, dtype=torch.float64, device=device)
     block = 1 << (programs - 1).bit_length()
     arrays, grid = (partial, sums, near), (cut.sums, 1, 1)
-    _start(fused_kernel.add_up, (block,), grid, arrays, (programs, block), {"num_warps": 4})
+    _start(plan, fused_kernel.add_up, grid, arrays, (programs, block), {"num_warps": 4})
     return Running(delta, sums, near)
 
 
@@ -137,18 +133,18 @@ def _keep(plan: Plan, pairs: Pairs, updates: Tensor, basis: Tensor, near: Tensor
             cut.count, cut.width, cut.sums, cut.positions, norms, block,
         )  # fmt: skip
         grid, arrays = (-(-dim // block), many, 1), (updates, basis, near)
-        _start(fused_kernel.keep, plan.key, grid, arrays, numbers, {"num_warps": 4})
+        _start(plan, fused_kernel.keep, grid, arrays, numbers, {"num_warps": 4})
 
 
 def _start(
+    plan: Plan,
     kernel: Any,
-    key: tuple[object, ...],
     grid: tuple[int, int, int],
     arrays: tuple[Tensor, ...],
     numbers: tuple[object, ...],
     options: dict[str, int],
 ) -> None:
-    """Launch beside the first array; `key` is all that Triton compiles it anew for.
+    """Launch beside the first array. Arrays of one plan are alike in all that Triton compiles for.
 
     Triton's own ways to find that out and to start what it compiled take longer than all else here;
     profilers that hook into the latter see the first launch only.
@@ -156,11 +152,10 @@ def _start(
     device = arrays[0].device
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _start(kernel, key, grid, arrays, numbers, options)
-    name = kernel.__name__, key, device
-    known = _compiled.get(name)
+            return _start(plan, kernel, grid, arrays, numbers, options)
+    known = plan.compiled.get(kernel.__name__)
     if known is None:
-        _compiled[name] = kernel[grid](*arrays, *numbers, **options)
+        plan.compiled[kernel.__name__] = kernel[grid](*arrays, *numbers, **options)
         return None
     stream, hooks = driver.active.get_current_stream(device.index), (None, None, None)
     given = *[array.data_ptr() for array in arrays], *numbers  # Triton would look each one up

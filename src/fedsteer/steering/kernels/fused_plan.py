@@ -9,9 +9,9 @@ its four schedulers. Where the sums do not fit (MOST), torch does it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ REGISTERS, MOST_OF_A_THREAD, MOST_PROGRAMS = 65_536, 255, 32  # of a processor
 MOST = 208  # sums and values a thread may hold
 BESIDE = 16  # registers for all else
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
-LONG = 1 << 31  # what no 32 bits can hold
 ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
 TWO_BYTES = {torch.float16, torch.bfloat16}
 
@@ -104,9 +103,9 @@ class Plan:
     """All that is the same whenever arrays lie like this: worked out once."""
 
     cut: Cut
-    key: tuple[object, ...]  # what Triton compiles another kernel for
     sizes: tuple[int, int, int]  # dimension and strides of updates and basis, in groups
     programs: int
+    compiled: dict[str, Any] = field(default_factory=dict)  # kernels by name, once they ran
 
 
 def plan_for(
@@ -151,10 +150,7 @@ def _plan(
         return None
     by = cut.positions
     sizes = dim // by, apart[0] // by, apart[-1] // by
-    kinds = [(one.dtype, one.aligned) if one else None for one in (updates, basis, base)]
-    held = cut.count, cut.width, cut.gram, cut.positions
-    key = held, picked is None, *kinds, *[size >= LONG for size in sizes]
-    return Plan(cut, key, sizes, cut.together * _processors(updates.device))
+    return Plan(cut, sizes, cut.together * _processors(updates.device))
 
 
 def _groups(count: int) -> int:
