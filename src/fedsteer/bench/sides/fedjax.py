@@ -1,7 +1,9 @@
 """FedJAX: its own `federated_averaging`, on one or more XLA devices of the CPU.
 
 One device is FedJAX's jit backend, several are its pmap backend, which trains a client on each.
-Images lie channels last, as XLA likes them; weights are turned into torch's layout at the end.
+Clients hold their points in its `ClientDataset`, not shuffled, wherever an epoch is a whole number
+of batches: it lets a batch run over the end of an epoch, and the others do not. Images lie channels
+last, as XLA likes them; weights are turned into torch's layout at the end.
 """
 
 from __future__ import annotations
@@ -21,10 +23,9 @@ from fedsteer.bench.workloads import Workload
 
 
 class StoredOrder:
-    """The part of FedJAX's ClientDataset that FedAvg uses, with batches in stored order.
+    """What FedAvg uses of a ClientDataset, for epochs that end with a smaller batch.
 
-    FedJAX's own `shuffle_repeat_batch` lets a batch run over the end of an epoch; here an
-    epoch ends with a smaller batch, as everywhere else.
+    Batches are views that are cut once; FedJAX's own class copies every batch in every round.
     """
 
     def __init__(self, images: NDArray[Any], labels: NDArray[Any], workload: Workload) -> None:
@@ -61,14 +62,20 @@ def run(work: Work, how: How, channel: Channel) -> None:
     labels = work.labels.astype(np.int32)
     clients = []
     for client in range(workload.clients):
-        own = work.own(client)
+        own: slice = work.own(client)
+        if workload.points % workload.batch:
+            points = StoredOrder(images[own], labels[own], workload)
+        else:
+            points = fedjax.ClientDataset({"x": images[own], "y": labels[own]})
         key = jax.random.PRNGKey(client)  # nothing is drawn from it
-        clients.append((client, StoredOrder(images[own], labels[own], workload), key))
+        clients.append((client, points, key))
     algorithm = fed_avg.federated_averaging(
         jax.grad(make_loss(workload)),
         fedjax.optimizers.sgd(workload.rate),
         fedjax.optimizers.sgd(1.0),
-        fedjax.ShuffleRepeatBatchHParams(batch_size=workload.batch),
+        fedjax.ShuffleRepeatBatchHParams(
+            batch_size=workload.batch, num_epochs=workload.epochs, skip_shuffle=True
+        ),
     )
     initial = jax.tree_util.tree_map(jax.numpy.array, from_torch(workload, work.initial))
     state = algorithm.init(initial)
