@@ -22,8 +22,9 @@ class NaiveFedSteer:
                   every solve; what was stored before a zero update waits for the next column.
     coordinates:  "ridge" is step 3; "own": s_i = own_scale |g_i| e_i for i in X, 0 for others.
     magnitude:    "fixed" is step 1; "follow": s_i is solved in the unit basis as above,
-                  s_ij / |h_j| is what is stored, and g^_i = sum_j stored_ij h_j. Own coordinates
-                  are stored relative to the column the step ends with.
+                  s_ij / |h_j| is what is stored, and g^_i = sum_j stored_ij h_j; |h_j| counts as
+                  |g_i| / 1000 at least. Own coordinates are stored relative to the column the step
+                  ends with.
 
     A is the clients of the round without those asked only to refresh; the latter take part in
     step 3 alone. A core client that leaves keeps its place in X, without a column until it is
@@ -122,7 +123,8 @@ class NaiveFedSteer:
             )
         if self.magnitude == "follow":
             for place in range(size):
-                solution[place] = solution[place] / lengths[place] if lengths[place] > 0 else 0.0
+                floored = max(lengths[place], np.linalg.norm(update) / 1000)
+                solution[place] = solution[place] / floored if lengths[place] > 0 else 0.0
         return solution
 
     def _column(self, client: Client) -> np.ndarray:

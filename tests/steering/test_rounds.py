@@ -101,7 +101,7 @@ def test_impossible_numbers_are_faults(name: str, bad: float) -> None:
     if bad == 1.5 and name != "probabilities":
         assert not faults
     else:
-        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite"
+        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite (at most 1e+15)"
         assert faults == {1: f"{name} must be {wanted}"}
 
 

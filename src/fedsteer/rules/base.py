@@ -284,7 +284,9 @@ class Rule(ABC):
                     round, found, weighs=self.weighs, max_weight=self.options.max_weight
                 )
                 try:
-                    outcome = self.compute(memory, active)
+                    # What leaves the range shows in the results; warnings say nothing more.
+                    with np.errstate(invalid="ignore", over="ignore"):
+                        outcome = self.compute(memory, active)
                     break
                 except NotFinite as bad:
                     faults = dict.fromkeys(bad.positions, "sent a non-finite update")

@@ -131,7 +131,7 @@ class ClusterFedVARP(Rule):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = _own(memory)
-        own.assign(slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
+        own.leave(slots, sizes)
         if own.warm_up is not None:
             own.warm_up.forget(slots)
 

@@ -102,7 +102,7 @@ class Diagnostics:
         before = self._beliefs.before
         if before is None:
             return np.full(len(self.clients), np.nan)
-        lengths = np.sqrt(_positive(self.squared_norms) * _positive(before.squares))
+        lengths = np.sqrt(_positive(self.squared_norms)) * np.sqrt(_positive(before.squares))
         cosines: Floats = before.products / lengths
         return cosines
 

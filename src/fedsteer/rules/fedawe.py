@@ -45,6 +45,7 @@ class FedAWEMemory(Component):
     initial: Array | None = None  # (d,)
     models: RowStore = field(default_factory=RowStore)  # (N, d)
     last: Table = field(default_factory=lambda: Table.empty(0))  # tau_i; 0: never active
+    since: Table = field(default_factory=lambda: Table.empty(0))  # joined in it, not active yet
 
 
 @final
@@ -95,7 +96,8 @@ class FedAWE(Rule):
                 raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
         count = max(int(np.count_nonzero(active.fresh)), 1)  # there is nothing here to refresh
         members = active.old_sizes > 0
-        gaps = np.where(members, active.number - own.last[active.slots], 1.0)
+        last = np.maximum(own.last[active.slots], own.since[active.slots])
+        gaps = np.where(members, active.number - last, 1.0)
         weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
         if len(active) and active.starts is None:
             starts = [
@@ -119,13 +121,15 @@ class FedAWE(Rule):
         assert isinstance(own, FedAWEMemory)
         if own.initial is None:
             own.initial = active.kernels.clone(active.model)
+        joined = active.slots[(active.old_sizes <= 0) & ~active.fresh]
+        own.since[joined] = float(active.number)
         slots = active.slots[active.fresh]
         if not len(slots):
             return
         members = len(memory.clients.sizes.values)
         assert active.model is not None
         moved = active.model - outcome.delta
-        own.models.reserve(slots, active.updates, members)
+        own.models.reserve(slots, active.model[None], members)  # updates may be in fewer digits
         assert own.models.rows is not None
         for slot in slots.tolist():
             own.models.rows[slot] = moved
@@ -133,7 +137,7 @@ class FedAWE(Rule):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, FedAWEMemory)
-        memory.own.last[slots] = 0.0
+        memory.own.last[slots] = memory.own.since[slots] = 0.0
 
     @staticmethod
     def _start(own: FedAWEMemory, slot: int) -> Array:

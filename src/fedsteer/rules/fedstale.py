@@ -49,12 +49,13 @@ class FedStale(Rule):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        members = len(memory.clients.sizes.values)
-        memory.own.store_updates(active, outcome.scratch, self._trust(outcome.scratch), members)
+        memory.own.store_updates(
+            active, outcome.scratch, self._trust(outcome.scratch), memory.clients.sizes
+        )
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, sizes)
+        memory.own.forget(slots, memory.clients.sizes)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)

@@ -61,12 +61,13 @@ class FedVARP(Rule):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        members = len(memory.clients.sizes.values)
-        memory.own.store_updates(active, outcome.scratch, np.ones(len(active)), members)
+        memory.own.store_updates(
+            active, outcome.scratch, np.ones(len(active)), memory.clients.sizes
+        )
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, sizes)
+        memory.own.forget(slots, memory.clients.sizes)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)

@@ -93,11 +93,15 @@ class Scaffold(Rule):
         if own.control is None:
             own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
         rates = 1.0 / (active.steps * self.options.local_rate)
-        own.controls.reserve(active.slots, active.updates, len(memory.clients.sizes.values))
+        # g_i / (steps * rate) may be far beyond what two bytes hold.
+        wide = "float64" if kernels.dtype_name(active.updates) == "float64" else "float32"
+        like = kernels.allocate((0, active.updates.shape[1]), active.updates, wide)
+        own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows
         assert rows is not None
         for index, slot in enumerate(active.slots.tolist()):
-            rows[slot] += float(rates[index]) * active.updates[index] - own.control
+            update = active.updates[index : index + 1]
+            rows[slot] += kernels.combine(rates[None, index : index + 1], update)[0] - own.control
         own.known[active.slots] = 1.0
         own.control *= 1.0 - float(active.shares.sum())
         kernels.add_rows(own.control, active.shares * rates, active.updates)

@@ -23,11 +23,13 @@ from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster
-from fedsteer.steering.rounds import Active, Faults, Round, plain_id
+from fedsteer.steering.rounds import MOST, Active, Faults, Round, plain_id
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
+LAST = 1 << 62
+"""No round has a number as high as this."""
 
 
 class Found(NamedTuple):
@@ -80,7 +82,7 @@ class Clients(Component):
 
     def inspect(self, round: Round, found: Found) -> Faults:
         """Unknown clients: nobody can say what they weigh."""
-        if round.number <= self.number:
+        if not self.number < round.number < LAST:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
@@ -226,10 +228,13 @@ def enrol_population(
         )
         if values.ndim != 1 or not len(values):
             raise ConfigurationError("sizes must be one positive number per client")
-        if not (np.isfinite(values) & (values > 0)).all():
-            worst = int(np.flatnonzero(~(np.isfinite(values) & (values > 0)))[0])
+        fitting = (values > 0) & (values <= MOST)
+        if not fitting.all():
+            worst = int(np.flatnonzero(~fitting)[0])
             name = list(sizes)[worst] if isinstance(sizes, Mapping) else worst
-            raise ConfigurationError(f"sizes must be positive, client {name!r} has {values[worst]}")
+            raise ConfigurationError(
+                f"sizes must be positive (at most {MOST:.0e}), client {name!r} has {values[worst]}"
+            )
         if isinstance(sizes, Mapping):
             roster.enrol([plain_id(client) for client in sizes])
             # `enrol` hands out slots in id order, whatever the order of the mapping.

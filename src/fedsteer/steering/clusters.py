@@ -40,6 +40,15 @@ class ClusterMemory(Component):
         np.add.at(self.mass, labels[labels >= 0], sizes[labels >= 0])
         self.member_of[slots] = labels
 
+    def leave(self, slots: Any, sizes: Floats) -> None:
+        """These members are gone; of a cluster without any, no rounding error is left."""
+        nobody = np.full(len(slots), -1)
+        left = np.unique(self.member_of[slots].astype(np.int64))
+        self.assign(slots, nobody, np.zeros(len(slots)), sizes)
+        for cluster in left[left >= 0]:
+            if not np.any(self.member_of.values == cluster):
+                self.mass[cluster] = 0.0
+
     def place_newcomers(self, active: Active, labels: Integers, result: Pass) -> Integers:
         """Clusters after this round: whoever has none founds one, or joins the most aligned.
 

@@ -41,7 +41,7 @@ class Geometry:
     @cached_property
     def scaled(self) -> Floats:
         """K, the Gram matrix of the scaled columns."""
-        return self.gram * (self.scale[:, None] * self.scale)
+        return (self.gram * self.scale[:, None]) * self.scale  # the scales' product may overflow
 
     @cached_property
     def condition(self) -> float:

@@ -17,6 +17,9 @@ from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
+OUTWEIGHS = 1e4
+"""How much longer than the next one a part of the running sum may be and go without a trace."""
+
 
 @dataclass
 class RowStore(Component):
@@ -82,9 +85,9 @@ class UpdateMemory(Component):
         return Recalled(result, known, dots, np.where(known, squares, 0.0), scales)
 
     def store_updates(
-        self, active: Active, recalled: Recalled, scales: Floats, expected: int
+        self, active: Active, recalled: Recalled, scales: Floats, sizes: Table
     ) -> None:
-        """h_i <- g_i and beta_i <- scales for the active clients."""
+        """h_i <- g_i and beta_i <- scales for the active clients; `sizes` are all n_i before."""
         if not len(active):
             return
         kernels, slots, known = active.kernels, active.slots, recalled.known
@@ -93,24 +96,46 @@ class UpdateMemory(Component):
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
-        self.store.write(slots, active.updates, expected)
+        self.store.write(slots, active.updates, len(sizes.values))
         # What will be taken out again is what was stored, in the type of the first round's updates.
         stored = self.store.rows
         assert stored is not None
         same = kernels.dtype_name(stored) == kernels.dtype_name(active.updates)
         rows, picked = (active.updates, None) if same else (stored, slots)
         kernels.add_rows(self.base, active.sizes * scales, rows, picked)
+        before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
+        after = active.sizes**2 * recalled.result.squared_norms
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
+        if before.max() > OUTWEIGHS**2 * after.max():
+            now = sizes[np.arange(len(self.squares.values))]
+            now[slots] = active.sizes
+            self._add_up(now)
 
-    def forget(self, slots: Integers, sizes: Floats) -> None:
-        """These clients leave, of these sizes."""
-        known = self.squares[slots] >= 0
-        if known.any():
-            kernels = kernels_for(self.base)
-            weights = -(sizes * self.scales[slots])[known]
-            kernels.add_rows(self.base, weights, self.store.rows, slots[known])
+    def forget(self, slots: Integers, sizes: Table) -> None:
+        """These clients leave; `sizes` are all n_i, theirs included."""
+        squares, leaving = self.squares[slots], sizes[slots] * self.scales[slots]
+        known = squares >= 0
         self.squares[slots] = -1.0
+        if known.any():
+            kernels_for(self.base).add_rows(
+                self.base, -leaving[known], self.store.rows, slots[known]
+            )
+            assert self.base is not None
+            rest = float((self.base * self.base).sum())
+            if (leaving**2 * squares)[known].max() > OUTWEIGHS**2 * rest:
+                self._add_up(sizes[np.arange(len(self.squares.values))])
+
+    def _add_up(self, sizes: Floats) -> None:
+        """The running sum anew, from all n_i by slot.
+
+        Else the rounding error of an update beyond all measure would stay when it goes.
+        """
+        kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
+        assert self.base is not None
+        self.base = kernels.allocate(tuple(self.base.shape), self.base, "float64")
+        weights = (sizes * self.scales[np.arange(len(sizes))])[known]
+        kernels.add_rows(self.base, weights, self.store.rows, known)
 
     def estimates(self, slots: Integers, like: Array) -> Array:
         """(m, d) beta_i h_i."""

@@ -6,6 +6,7 @@ mean nothing, a symmetric eigendecomposition with a relative cut-off takes over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -36,15 +37,16 @@ def ridge_solver(
     system.flat[:: len(gram) + 1] += ridge
     if solver == "gradient":
         return partial(_descend, system, factors)
+    even = _evening(system)
     try:
-        lower = np.linalg.cholesky(system)
+        lower = np.linalg.cholesky((system * even[:, None]) * even)
     except np.linalg.LinAlgError:
         return (pseudo_inverse(system) * factors).dot
     pivots = [pivot * pivot for pivot in lower.diagonal().tolist()]
     if min(pivots) <= CUT_OFF * max(pivots) * len(gram):
         return (pseudo_inverse(system) * factors).dot
     inverse = np.linalg.inv(lower)
-    return partial(_substitute, inverse.T, inverse * factors)
+    return partial(_substitute, (inverse * even).T, inverse * (even * factors))
 
 
 def pseudo_inverse(symmetric: Floats) -> Floats:
@@ -54,6 +56,22 @@ def pseudo_inverse(symmetric: Floats) -> Floats:
     keep = values > max(largest, 0.0) * CUT_OFF
     inverse: Floats = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
     return inverse
+
+
+def generalised_inverse(symmetric: Floats) -> Floats:
+    """G with S G S = S, whose cut-off, unlike the pseudo-inverse's, does not depend on lengths.
+
+    Where S is a Gram matrix of columns, what is combined from them is the same with either.
+    """
+    even = _evening(symmetric)
+    inverse = pseudo_inverse((symmetric * even[:, None]) * even)
+    return (inverse * even[:, None]) * even
+
+
+def _evening(symmetric: Floats) -> Floats:
+    """Factors for rows and columns that make a diagonal of ones; 0 where it is not positive."""
+    diagonal = symmetric.diagonal().tolist()
+    return np.array([1.0 / math.sqrt(value) if value > 0 else 0.0 for value in diagonal])
 
 
 def condition(gram: Floats) -> float:

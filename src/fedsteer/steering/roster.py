@@ -79,7 +79,7 @@ class Roster(Component):
 
     def remove(self, clients: Iterable[ClientId]) -> None:
         """Forget looked-up ids; a dense id keeps its slot, which only it can ever use."""
-        for client in clients:
+        for client in sorted(clients, key=id_order):  # whose slot is given away first
             slot = self._slot_of.pop(client, None)
             if slot is not None:
                 place = self.ids.index(client)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +22,10 @@ from fedsteer.steering.kernels import (
 from fedsteer.steering.roster import ClientId
 from fedsteer.values import value
 
+MOST = 1e15
+"""Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
+RAREST = 1e-300
+"""The least probability: its inverse is a number."""
 Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
 
@@ -159,15 +162,19 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
     # No comparison holds for nan.
     if probabilities is not None:
-        bad = [not 0 < p <= 1 for p in probabilities.tolist()]
+        bad = [not RAREST <= p <= 1 for p in probabilities.tolist()]
         _fault(faults, bad, "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
         if given is not None:
-            bad = [not 0 < value < math.inf for value in given.tolist()]
-            _fault(faults, bad, f"{name} must be positive and finite")
+            bad = [not 0 < value <= MOST for value in given.tolist()]
+            _fault(faults, bad, f"{name} must be positive and finite (at most {MOST:.0e})")
     vectors = probabilities, sizes, steps
-    rest = round.starts, round.model, round.refresh
+    rest = _plain(round.starts), _plain(round.model), round.refresh
     return Round(number, clients, updates, *vectors, *rest), faults
+
+
+def _plain(array: Array | None) -> Array | None:
+    return None if array is None else kernels_for(array).plain(array)
 
 
 def _fault(faults: Faults, bad: list[bool], reason: str) -> None:

@@ -5,7 +5,8 @@ Columns are kept raw, with their exact k x k Gram matrix; unit columns are a sca
     Q = [h_j / |h_j|],  estimate of client i = Q s_i
 
 What is stored for a client is z_i: s_i itself (magnitude "fixed"), or s_ij / |h_j| to be used with
-raw columns (magnitude "follow"). u = sum_i n_i z_i is kept up to date, so nothing loops over N.
+raw columns (magnitude "follow"; |h_j| counts as |g_i| / 1000 at least). u = sum_i n_i z_i is kept up
+to date, so nothing loops over N.
 
 When the owner of a column changes, what is known is mapped instead of dropped, s_i <- M s_i with
 M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it is next looked at.
@@ -31,12 +32,17 @@ from fedsteer.steering.kernels import (
     kernels_for,
     nothing,
 )
-from fedsteer.steering.ridge import pseudo_inverse
+from fedsteer.steering.ridge import generalised_inverse
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
+OUTWEIGHS = 1e4
+"""How much longer than the rest a part of a running sum may be and go without a trace."""
+LONGEST = 1e3
+"""An update this many times as long as a column: with magnitude "follow", |h_j| is taken to be no
+less. A column that was next to nothing once would multiply coordinates when it grows again."""
 PENDING = 64
 """Maps kept before one sweep applies them to everybody; bounds both memory and work."""
 
@@ -111,6 +117,17 @@ class Subspace(Component):
         if len(self.maps):  # else all versions are 0
             self.versions[slots] = len(self.maps)
 
+    def add_up(self, more: Floats, less: Floats, sizes: Callable[[Integers], Floats]) -> None:
+        """u <- u + more - less, after coordinates were written; `sizes` tells all n_i by slot.
+
+        Where what goes was far more than what stays, its rounding error would stay as well: then u
+        is summed up anew. That takes O(N) and happens once after an update beyond all measure.
+        """
+        self.total = self.total + more - less
+        if less.dot(less) > OUTWEIGHS**2 * self.total.dot(self.total):
+            everybody = np.arange(len(self.coordinates.values))
+            self.total = sizes(everybody) @ self.read(everybody)
+
     def sweep(
         self,
         active: Active,
@@ -141,10 +158,12 @@ class Subspace(Component):
             return result
         return replace(result, products=self.stretch[:, None] * result.products)
 
-    def solve(self, products: Floats, ridge: float, solver: str) -> Floats:
+    def solve(self, result: Pass, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates from the products of raw columns and updates, as stored."""
-        solved = self.geometry.solver(ridge, solver)(products).T
-        return solved * self.geometry.scale if self.magnitude == "follow" else solved
+        solved = self.geometry.solver(ridge, solver)(result.products).T
+        if self.magnitude != "follow":
+            return solved
+        return solved * np.minimum(self.geometry.scale, _steepest(result.squared_norms)[:, None])
 
     def own_coordinates(
         self,
@@ -162,8 +181,9 @@ class Subspace(Component):
             fresh = (column, position) in refreshed
             length = norms[position] if fresh else np.sqrt(self.gram[column, column])
             if length > 0:
+                ratio = min(norms[position] / length, LONGEST)
                 follow = self.magnitude == "follow"
-                stored[position, column] = norms[position] / length if follow else norms[position]
+                stored[position, column] = ratio if follow else norms[position]
         return stored
 
     def estimates(self, slots: Integers, like: Array) -> Array:
@@ -217,6 +237,8 @@ class Subspace(Component):
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
+        if not len(picked):
+            return
         chosen, every = rows[picked], [(i, i) for i in range(len(picked))]
         self.gram = kernels_for(rows).gram(chosen)
         if self._holds_raw(rows, cache):
@@ -244,8 +266,8 @@ class Subspace(Component):
             return columns.present if self.magnitude == "follow" else columns.scale
 
         old, new = scale(before), scale(after)
-        inner = after * np.outer(new, new)
-        self._push(pseudo_inverse(inner) @ (both * np.outer(new, old)))
+        inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
+        self._push(generalised_inverse(inner) @ across)
 
     def _push(self, change: Floats) -> None:
         self.maps = np.concatenate([self.maps, change[None]])
@@ -294,3 +316,11 @@ class Subspace(Component):
 
     def _stretch(self) -> Floats:
         return np.ones(len(self.owners)) if self.stretch is None else self.stretch
+
+
+def _steepest(squared_norms: Floats) -> Floats:
+    """(m,) the most by which a coordinate on a unit column is multiplied to refer to a raw one."""
+    norms = np.sqrt(squared_norms)
+    steepest = np.full(len(norms), np.inf)
+    np.divide(LONGEST, norms, out=steepest, where=norms > 0)
+    return steepest

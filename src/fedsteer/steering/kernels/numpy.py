@@ -78,6 +78,8 @@ def one_pass(
                     gram += part @ part.copy().T
             delta_squared_norm += float(out @ out)
             delta[block] = out
+        if delta.dtype != work and not np.isfinite(delta).all():  # it was, in the wider type
+            delta_squared_norm = np.inf
     meanwhile()
     if every:
         squared_norms = np.diagonal(gram).copy()

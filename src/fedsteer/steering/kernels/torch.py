@@ -151,10 +151,13 @@ def one_pass(
             add("gram", _inner(part, part))
         add("length", torch.dot(out, out))
     meanwhile()
+    delta = _as(out if delta is None else delta, _wide(updates))
+    if delta.dtype != work and not delta.isfinite().all():  # it was, in the wider type
+        sums["length"] = delta.new_tensor(torch.inf, dtype=work)
     back = _all_to_host(sums)
     gram = back.get("gram", np.zeros((0, 0)))
     return Pass(
-        _as(out if delta is None else delta, _wide(updates)),
+        delta,
         back.get("products", np.zeros((width, count))),
         gram.diagonal().copy() if every else back["squares"],
         gram,

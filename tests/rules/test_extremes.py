@@ -1,0 +1,193 @@
+"""Numbers at the edge of their range, and a client that was there once: nothing of it stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer import Round, RoundRefused, make_rule
+from fedsteer.rules import Rule
+from fedsteer.steering.state import State
+
+ONCE_HUGE = 1e18
+KEEPING = {
+    "fedsteer": {"core_set": [2]},
+    "fedsteer, own": {"core_set": [0, 2], "coordinates": "own"},
+    "fedvarp": {},
+    "fedstale": {},
+    "mifa": {},
+}
+
+
+def play(
+    rule: Rule, state: State, first: int, clients: list[int], updates: Any, odds: float = 1.0
+) -> Any:
+    """The next step."""
+    given = np.asarray(updates, np.float32)
+    return rule.step(state, Round(first, clients, given, probabilities=[odds] * len(clients)))
+
+
+def nobody(rule: Rule, state: State, number: int, dim: int = 2) -> Any:
+    """What the rule believes of everybody: an empty round."""
+    return rule.step(state, Round(number, [], np.zeros((0, dim), np.float32), probabilities=[]))
+
+
+@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_huge_update_is_forgotten_with_the_next_one(name: str, leaves: bool) -> None:
+    """Running sums, where others' shares would be lost in its rounding error."""
+    rule = make_rule(name.partition(",")[0], **KEEPING[name])
+    state, usual = rule.init(2, [1, 1, 1]), [0.1, 0.7]
+    state = play(rule, state, 1, [0, 1, 2], [usual] * 3).state
+    state = play(rule, state, 2, [0], np.multiply([usual], ONCE_HUGE)).state
+    if leaves:
+        state = rule.leave(state, [0])
+    state = play(rule, state, 3, [1] if leaves else [0], [usual]).state
+    members = [1, 2] if leaves else [0, 1, 2]
+    believed = np.mean(np.asarray(rule.estimate(state, members)), axis=0)
+    np.testing.assert_allclose(nobody(rule, state, 4).delta, believed, rtol=1e-6)
+
+
+def test_a_column_next_to_nothing_does_not_multiply_coordinates() -> None:
+    rule = make_rule("fedsteer", core_set=[0], magnitude="follow")
+    state = play(rule, rule.init(2, [1, 1]), 1, [0], [[1e-15, 1e-15]], 0.5).state
+    state = play(rule, state, 2, [1], [[1, 1]], 0.5).state
+    state = play(rule, state, 3, [0], [[1, 1]], 0.5).state
+    assert np.abs(nobody(rule, state, 4).delta).max() <= 1000
+
+
+def test_fedawe_keeps_models_as_exact_as_the_model() -> None:
+    """Updates in half precision do not round a client's model."""
+    rule = make_rule("fedawe")
+    state, model = rule.init(1, [1]), np.ones(1, np.float32)
+    for number in range(1, 101):
+        given = Round(number, [0], np.full((1, 1), 1e-4, np.float16), model=model)
+        step = rule.step(state, given)
+        state, model = step.state, model - step.delta
+    assert model == pytest.approx(0.99, abs=1e-5)
+
+
+def test_fedawe_counts_from_when_a_client_joined() -> None:
+    """Asked only to refresh, in round 500: no reason to weigh it 501 times in the next."""
+    rule, model = make_rule("fedawe"), np.zeros(1, np.float32)
+    one = np.ones((1, 1), np.float32)
+    state = rule.step(rule.init(1, [1]), Round(1, [0], one, model=model)).state
+    joins = Round(500, [1], one, sizes=[1.0], model=model, refresh=[1])
+    state = rule.step(state, joins).state
+    step = rule.step(state, Round(501, [1], one, model=model))
+    assert step.diagnostics.weights == pytest.approx([1.0])
+
+
+def test_fedawe_takes_a_model_that_torch_tracks() -> None:
+    rule, model = make_rule("fedawe"), torch.zeros(2, requires_grad=True)
+    step = rule.step(rule.init(2, [1]), Round(1, [0], torch.ones(1, 2), model=model))
+    assert step.delta.tolist() == [1.0, 1.0] and not step.delta.requires_grad
+
+
+@pytest.mark.parametrize("cache", [None, "float16"])
+def test_a_warm_up_of_zeros_ends(cache: str | None) -> None:
+    rule = make_rule("fedsteer", core_size=2, cycles=1, cache=cache)
+    assert play(rule, rule.init(2, [1, 1]), 1, [0, 1], np.zeros((2, 2)), 0.5).action == "restart"
+
+
+@pytest.mark.parametrize("like", [np.ones, torch.ones])
+def test_an_aggregate_out_of_range_is_refused_without_a_warning(like: Any) -> None:
+    rule = make_rule("fedavg")
+    state = rule.init(3, [1, 1])
+    updates = like((1, 3), dtype=np.float32 if like is np.ones else torch.float32)
+    with pytest.raises(RoundRefused, match="not finite"):
+        rule.step(state, Round(1, [0], updates, probabilities=[1e-40]))
+    with pytest.raises(RoundRefused, match=r"in \(0, 1\]"):
+        rule.step(state, Round(1, [0], updates, probabilities=[1e-310]))
+
+
+@pytest.mark.parametrize("like", [np.full, torch.full])
+def test_an_aggregate_in_range_only_of_the_wider_type_is_refused(like: Any) -> None:
+    """With a tiny ridge the pass is taken in float64; Delta is not."""
+    rule = make_rule("fedsteer", core_set=[0], ridge=0.0)
+    updates = like((1, 2), 3e38, dtype=np.float32 if like is np.full else torch.float32)
+    with pytest.raises(RoundRefused, match="not finite"):
+        rule.step(rule.init(2, [1, 1]), Round(1, [0], updates, probabilities=[0.1]))
+
+
+def test_short_columns_count_beside_long_ones() -> None:
+    """A millionth as long: no reason to take it for a rounding error."""
+    rule = make_rule("fedsteer", core_set=[0, 1], basis="mean")
+    state = play(rule, rule.init(2, [1, 1, 1]), 1, [0, 1], [[2e6, 0], [0, 1]], 0.5).state
+    state = play(rule, state, 2, [2], [[0, 1]], 0.5).state
+    np.testing.assert_allclose(rule.coordinates(state, [2]), [[0, 2 / 3]], rtol=1e-6)
+
+
+def test_short_columns_stay_where_a_long_one_comes_in() -> None:
+    rule = make_rule(
+        "fedsteer", select="online", core_size=2, magnitude="follow", reselect_every=3, swaps=1
+    )
+    state = play(rule, rule.init(3, [1] * 4), 1, [0, 1], [[0, 1e-3, 0], [0, 0, 1e-3]], 0.5).state
+    state = play(rule, state, 2, [2], [[0, 0, 1e-3]], 0.5).state
+    before = rule.estimate(state, [2])
+    state = play(rule, state, 3, [3], [[2e3, 0, 0]], 0.5).state
+    np.testing.assert_allclose(rule.estimate(state, [2]), before, rtol=1e-5)
+    assert np.abs(before).max() > 6e-4
+
+
+@pytest.mark.parametrize("length", [1e-155, 1e-150, 1.0, 1e150])
+def test_float64_to_the_ends_of_its_range(length: float) -> None:
+    rule = make_rule("fedsteer", core_set=[0])
+    updates = np.array([[length]])
+    state = rule.step(rule.init(1, [1, 1]), Round(1, [0], updates, probabilities=[0.5])).state
+    state = rule.step(state, Round(2, [1], updates, probabilities=[0.5])).state
+    np.testing.assert_allclose(rule.coordinates(state, [1]), [[length * 2 / 3]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("length", [1e-90, 1.0, 1e80])
+def test_the_same_update_again_has_a_cosine_of_one(length: float) -> None:
+    rule, updates = make_rule("fedvarp"), np.array([[length, 0.0]])
+    state = rule.step(rule.init(2, [1]), Round(1, [0], updates, probabilities=[1.0])).state
+    step = rule.step(state, Round(2, [0], updates, probabilities=[1.0]))
+    assert step.diagnostics.cosines == pytest.approx([1.0])
+
+
+def test_scaffolds_variates_may_be_longer_than_half_precision_holds() -> None:
+    rule = make_rule("scaffold", local_rate=0.001)
+    updates = np.full((1, 2), 100, np.float16)
+    state = rule.step(rule.init(2, [1]), Round(1, [0], updates, steps=[1])).state
+    sent = rule.plan(state, 2, [0]).each[0]["control"]
+    np.testing.assert_allclose(sent, [1e5, 1e5])
+
+
+def test_the_order_in_which_clients_leave_does_not_matter() -> None:
+    found = []
+    for leaving in (["a", "b"], ["b", "a"]):
+        rule = make_rule("fedsteer", select="online", core_size=2)
+        state = rule.init(2)
+        for number, here in enumerate((["a", "b", "c"], ["c"], ["x", "y"]), 1):
+            updates = np.eye(3, 2, dtype=np.float32)[: len(here)] + 1
+            step = rule.step(state, Round(number, here, updates, probabilities=[0.5] * len(here)))
+            state = step.state if number > 1 else rule.leave(step.state, leaving)
+        found.append(rule.step(state, Round(4, [], np.zeros((0, 2)), probabilities=[])))
+    assert found[0].diagnostics.core_set == found[1].diagnostics.core_set
+
+
+def test_a_cluster_that_everybody_left_is_founded_anew() -> None:
+    sizes = [83, 76, 41, 50, 42]
+    rule = make_rule("cluster_fedvarp", cluster_count=2, cycles=1)
+    updates = np.array([[-1, 0], [1, 0.1], [1, 0], [1, 0.2], [1, 0.1]], np.float32)
+    state = rule.init(2, dict(enumerate(sizes)))
+    step = rule.step(state, Round(1, [*range(5)], updates, probabilities=[0.5] * 5))
+    state = rule.leave(step.state, [0])
+    comes = Round(2, [9], updates[:1], probabilities=[0.5], sizes=[7.0])
+    state = rule.step(state, comes).state
+    np.testing.assert_allclose(rule.estimate(state, [9]), updates[:1])
+
+
+def test_numbers_of_rounds_and_points_end_somewhere() -> None:
+    rule = make_rule("fedavg")
+    state, updates = rule.init(1, [1]), np.ones((1, 1))
+    with pytest.raises(RoundRefused, match="does not follow"):
+        rule.step(state, Round(1 << 63, [0], updates, probabilities=[0.5]))
+    with pytest.raises(RoundRefused, match="at most 1e\\+15"):
+        rule.step(state, Round(1, [0], updates, probabilities=[0.5], sizes=[1e300]))
+    assert rule.step(state, Round(1, [0], updates, probabilities=[0.5])).delta == [2.0]
