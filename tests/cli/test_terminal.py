@@ -73,7 +73,7 @@ def test_ctrl_c_finishes_the_round_and_tells_how_to_go_on(tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out == b"" and err == b"fedsteer: stopped; --resume --out here goes on\n"
+    assert out == b"" and err == b"fedsteer: stopped; the same with --resume goes on\n"
     so_far = len(Run(tmp_path / "here").rounds)
     assert 0 < so_far < 200 and not Run(tmp_path / "here").finished
     done = fedsteer(*command, "--resume", folder=tmp_path)

@@ -10,6 +10,7 @@ import pytest
 import fedsteer.flower
 from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, StrategyOptions, make_strategy
+from fedsteer.flower.identity import key_name
 from fedsteer.flower.options import from_run_config
 
 
@@ -158,3 +159,17 @@ def test_strategies_by_name() -> None:
     assert isinstance(make_strategy("fedsteer", {"fedsteer-core-size": 3}), FedSteer)
     with pytest.raises(ConfigurationError, match="did you mean 'fedsteer'"):
         make_strategy("fedster")
+
+
+@pytest.mark.parametrize("name", ["population", "known_probabilities"])
+@pytest.mark.parametrize("value", [-1, 0, "a", float("nan"), None, True, 1e16])
+def test_numbers_of_clients_are_checked_at_once(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be above 0 and at most"):
+        FedSteer(**{name: {3: value}})
+
+
+def test_other_mistakes_are_told_in_words() -> None:
+    with pytest.raises(ConfigurationError, match="folder must be a path, not 3"):
+        FedSteer(folder=3)
+    with pytest.raises(ConfigurationError, match="a public key is bytes"):
+        key_name("-----BEGIN")  # type: ignore[arg-type]

@@ -338,3 +338,14 @@ def test_reasons_are_one_line() -> None:
     assert brief(trace) == "ValueError: no disk"
     assert brief("") == brief(None) == "no reason given"
     assert len(brief("x" * 5000)) == 200
+
+
+def test_a_stranger_to_a_given_population_is_left_out(tmp_path: Path) -> None:
+    """Whatever size it reports: the population is known."""
+    strategy = FedVARP(preset="paper", population={0: 10, 1: 11}, folder=str(tmp_path))
+    grid = FakeGrid({100: drifting(0), 101: drifting(1), 102: drifting(9)})
+    strategy.start(grid, arrays(w=np.zeros(3, np.float32)), num_rounds=2)
+    rows = Run(tmp_path).clients
+    assert {row["client"] for row in rows if "weight" in row} == {"client-0", "client-1"}
+    reasons = {row.get("reason", "") for row in rows if row["client"] == "client-9"}
+    assert reasons and all("is unknown" in reason for reason in reasons)

@@ -322,3 +322,58 @@ def test_nothing_is_written_without_a_folder(tmp_path: Path, monkeypatch: Any) -
     monkeypatch.chdir(tmp_path)
     FedSteer().start(world(), arrays(**INITIAL), num_rounds=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def whole_run(folder: Path) -> dict[str, bytes]:
+    """The record files of six rounds that nothing disturbed."""
+    strategy_of("fedsteer", folder).start(world(), arrays(**INITIAL), num_rounds=6)
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.mark.parametrize("where", ["saving", "recording"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_second_start_goes_on_from_the_last_checkpoint(
+    where: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one ended in the middle of a round: memory is ahead of the disk, or torn."""
+    strategy = strategy_of("fedsteer", tmp_path / "broken")
+    place, name = (strategy, "_record") if where == "recording" else (strategy.store, "save")
+    real, calls = getattr(place, name), iter(range(1, 100))
+
+    def fails(*given: Any) -> None:
+        if next(calls) == number:
+            raise OSError(28, "No space left on device")
+        real(*given)
+
+    monkeypatch.setattr(place, name, fails)
+    with pytest.raises(OSError, match="No space left"):
+        strategy.start(world(), arrays(**INITIAL), num_rounds=6)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=6)
+    whole = whole_run(tmp_path / "whole")
+    assert {name: (tmp_path / "broken" / name).read_bytes() for name in FILES} == whole
+
+
+def test_a_second_start_without_a_folder_goes_on_from_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strategy = make_strategy("fedsteer", core_size=2)
+    real, calls = strategy._record, iter(range(1, 100))
+
+    def fails(*given: Any) -> None:
+        real(*given)
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(strategy, "_record", fails)
+    with pytest.raises(KeyboardInterrupt):
+        strategy.start(world(), arrays(**INITIAL), num_rounds=4)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=4)
+    assert strategy.number == 4
+
+
+def test_runs_of_different_length_are_no_seeds_of_one(tmp_path: Path) -> None:
+    for seed, rounds in ((0, 2), (1, 4)):
+        strategy = strategy_of("fedavg", tmp_path / f"seed-{seed}", seed=seed)
+        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds, evaluate_fn=evaluate)
+    rows = summarise([Run(tmp_path / "seed-0"), Run(tmp_path / "seed-1")]).rows
+    assert sorted(row.experiment.partition("rounds=")[2] for row in rows) == ["2)", "4)"]

@@ -263,3 +263,20 @@ def test_the_last_third_is_the_mean_of_its_evaluations(tmp_path: Path) -> None:
     assert by_label["fedsteer"].late_difference.mean == pytest.approx(0.25)
     assert by_label["fedavg"].late_difference is None
     assert "last third vs fedavg" in to_markdown(summarise(find_runs(tmp_path)))
+
+
+def test_the_baseline_of_the_runs_is_that_of_the_report(tmp_path: Path) -> None:
+    """As they were compared, so they are reported."""
+    for rule, accuracy in (("fedavg", 0.5), ("mifa", 0.4), ("fedvarp", 0.6)):
+        run = tmp_path / rule / "seed-0"
+        run.mkdir(parents=True)
+        manifest = {
+            "rule": {"label": rule, "name": rule},
+            "seed": 0,
+            "experiment": {"name": "x", "run": {"baseline": "mifa"}},
+        }
+        (run / "manifest.json").write_text(json.dumps(manifest))
+        (run / "result.json").write_text(json.dumps({"finished": True, "accuracy": accuracy}))
+    runs = find_runs(tmp_path)
+    assert summarise(runs).baseline == "mifa"
+    assert summarise(runs, baseline="fedavg").baseline == "fedavg"

@@ -127,3 +127,13 @@ def test_processes_beside_a_gpu_multiply_with_one_thread(monkeypatch: pytest.Mon
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     with one_thread_each("cuda"):
         assert seen() == ["3", None, None], "what somebody chose stays"
+
+
+def test_an_error_of_one_run_stops_the_others_and_is_told(tmp_path: Path) -> None:
+    """They save their round; without that, whoever waits sees nothing until all have ended."""
+    run_small(tmp_path / "mifa" / "seed-0", "mifa", training__rate=0.02)
+    experiment = with_seeds(small({"run.rounds": 1_000_000}), 1)
+    cells = plan_cells(experiment, ["mifa", "fedavg"], tmp_path)
+    with pytest.raises(ConfigurationError, match="holds a run with another"):
+        compare_cells(cells, jobs=2, resume=True)
+    assert not Run(tmp_path / "fedavg" / "seed-0").finished

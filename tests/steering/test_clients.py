@@ -140,7 +140,7 @@ def test_strangers_are_named() -> None:
     round, _ = settle_arrays(Round(1, [0, "x", 7], np.ones((3, DIM)), [0.5] * 3), DIM)
     faults = clients.inspect(round, clients.look_up(round))
     assert set(faults) == {1, 2}
-    assert explain(faults, round.clients).startswith("client 'x' is unknown: pass sizes")
+    assert explain(faults, round.clients).startswith("client 'x' is unknown, and nobody said")
     assert "client 7 is unknown" in explain(faults, round.clients)
     assert people().inspect(round, people().look_up(round)) == {}
 

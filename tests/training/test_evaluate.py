@@ -53,3 +53,11 @@ def test_dropout_rests() -> None:
     found = [evaluate(network, network.initial(0), images, labels, 4).loss for _ in range(2)]
     assert found[0] == found[1]
     assert network.module.training
+
+
+def test_classes_without_test_points_count_for_no_client() -> None:
+    found = Evaluation(1.0, 0.0, np.array([1.0, np.nan]))
+    own = found.client_accuracy(np.array([[10.0, 0], [0, 10], [5, 5]]))
+    assert own == {"mean": 1.0, "std": 0.0, "p10": 1.0, "min": 1.0}
+    nobody = found.client_accuracy(np.array([[0.0, 3]]))
+    assert all(np.isnan(value) for value in nobody.values())

@@ -94,8 +94,9 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
     [
         ("mpl", {}, "unknown model 'mpl'; did you mean 'mlp'"),
         ("mlp", {"hiden": [3]}, "unknown option of model mlp 'hiden'; did you mean 'hidden'"),
-        ("mlp", {"hidden": "abc"}, "model mlp cannot be built"),
-        ("mlp", {"hidden": 3}, "model mlp cannot be built"),
+        ("mlp", {"hidden": "abc"}, "must be whole numbers above 0"),
+        ("mlp", {"hidden": 3}, "hidden of model mlp must be"),
+        ("mlp", {"hidden": [0]}, "must be whole numbers above 0"),
         ("mlp", {"activation": "relo"}, "did you mean 'relu'"),
         ("fashion-cnn", {"head": "soft"}, "unknown head 'soft'"),
         ("fashion-cnn", {"channels": [2] * 9}, "model fashion-cnn cannot be built"),

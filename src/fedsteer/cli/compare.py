@@ -11,6 +11,7 @@ from fedsteer.cli.shared import (
     RAY_HELP,
     add_execution,
     add_experiment,
+    place,
     read_experiment,
     tell_failures,
     terminal_width,
@@ -42,27 +43,37 @@ def add(commands: Any) -> None:
     parser.add_argument("--rules", metavar="A,B,C", help="default: those of the experiment")
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the experiment")
     add_execution(parser)
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/compare-EXPERIMENT")
+    parser.add_argument("--out", type=place, metavar="DIR", help="default: runs/compare-EXPERIMENT")
     parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import run_cells
+    from fedsteer.errors import ConfigurationError
     from fedsteer.report import summarise, to_text, write_page
     from fedsteer.simulate.compare import plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.experiment import RunPlan
 
     experiment = with_seeds(read_experiment(options), options.seeds)
-    baseline: str | None = find_entry(experiment, experiment.run.baseline).label
+    baseline: str | None = None
+    try:
+        baseline = find_entry(experiment, experiment.run.baseline).label
+    except ConfigurationError as error:
+        raise ConfigurationError(f"run.baseline: {error}") from None
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))
     cells = plan_cells(experiment, [name.strip() for name in names], out)
+    if baseline not in {cell.entry.label for cell in cells}:
+        if experiment.run.baseline != RunPlan().baseline:
+            raise ConfigurationError(
+                f"run.baseline = {experiment.run.baseline} is none of the rules to compare"
+            )
+        baseline = None
     runs = run_cells(cells, options, lambda cell: f"{cell.entry.label}, seed {cell.seed}")
     if runs is None:
         return 130
-    if baseline not in {cell.entry.label for cell in cells}:
-        baseline = None
     rows = summarise(runs, baseline=baseline)
     page = out / "report.html"
     write_page(runs, page, title=experiment.title or experiment.name, baseline=baseline)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import writable
+from fedsteer.cli.shared import place, writable
 
 EPILOG = """examples:
   fedsteer pack runs/compare-digits --out results/digits/records.tar.xz
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
-    parser.add_argument("--out", type=Path, metavar="FILE", required=True, help="*.tar.xz")
+    parser.add_argument("--out", type=place, metavar="FILE", required=True, help="*.tar.xz")
     parser.add_argument(
         "--clients",
         choices=CLIENTS,

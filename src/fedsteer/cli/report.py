@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsteer.cli.shared import writable
+from fedsteer.cli.shared import place, writable
 
 if TYPE_CHECKING:
     from fedsteer.records import Run
@@ -51,7 +51,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--title", help="of the page")
     parser.add_argument(
         "--out",
-        type=Path,
+        type=place,
         metavar="FILE",
         help="file, folder, or - for standard output; default: DIR/report.html, other formats -",
     )

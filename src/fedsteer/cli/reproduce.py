@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import RAY_HELP, add_execution, tell_failures, writable
+from fedsteer.cli.shared import RAY_HELP, add_execution, place, tell_failures, writable
 
 EPILOG = """examples:
   fedsteer reproduce list                                   what there is
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
     add_execution(parser)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=place,
         metavar="DIR",
         help="default: runs/reproduce-NAME[-COLUMN][-READING]",
     )

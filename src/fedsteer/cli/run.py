@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import add_experiment, read_experiment, writable
+from fedsteer.cli.shared import add_experiment, place, read_experiment, writable
 
 EPILOG = """examples:
   fedsteer run                                        FedSteer on the embedded digits
@@ -33,7 +33,9 @@ def add(commands: Any) -> None:
         "--rule", default="fedsteer", help="a rule, rule:preset, full, or a variant of the file"
     )
     parser.add_argument("--seed", type=int, default=0, help="of every random draw; default: 0")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/EXPERIMENT/RULE/...")
+    parser.add_argument(
+        "--out", type=place, metavar="DIR", help="default: runs/EXPERIMENT/RULE/..."
+    )
     parser.add_argument(
         "--track", choices=("tensorboard",), help="also write what a tracker can show live"
     )
@@ -77,7 +79,7 @@ def execute(options: argparse.Namespace) -> int:
                 trackers=trackers,
             )
         except Interrupted:
-            print(f"fedsteer: stopped; --resume --out {folder} goes on", file=sys.stderr)
+            print("fedsteer: stopped; the same with --resume goes on", file=sys.stderr)
             return 130
     result = run.result or {}
     if options.json:

@@ -95,6 +95,13 @@ def read_experiment(options: argparse.Namespace) -> Any:
     return experiment
 
 
+def place(text: str) -> Path:
+    """A path from the command line; an empty one is a variable of the shell that nobody set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("names nothing; this folder is .")
+    return Path(text)
+
+
 def writable(folder: Path) -> Path:
     """The folder, if something can be written there.
 

@@ -45,7 +45,7 @@ def make_round(
     """What the rule has to know; `sampling`: probabilities are the share that was asked."""
     replies = list(usable.values())
     clients = [reply.client for reply in replies]
-    known, sizes = options.known_probabilities, options.population or {}
+    known = options.known_probabilities
     # nan for a client nobody knows the probability of: the rule drops it
     probabilities = None if known is None else [known.get(client, np.nan) for client in clients]
     refreshed = [usable[n].client for n in usable if asked.names[n] in asked.requests.refresh]
@@ -55,7 +55,8 @@ def make_round(
         clients=clients,
         updates=[reply.update for reply in replies],
         probabilities=[asked.share] * len(clients) if sampling else probabilities,
-        sizes=[sizes.get(r.client, r.size) for r in replies] if replies else None,
+        # Of a population that is known the rule has the sizes, and strangers have none.
+        sizes=[r.size for r in replies] if replies and options.population is None else None,
         steps=[r.steps for r in replies] if replies and rule.name == "scaffold" else None,
         starts=np.stack(starts) if starts else None,
         model=model,

@@ -42,7 +42,9 @@ def reported_name(reported: str) -> str:
 
 
 def key_name(public_key: bytes) -> str:
-    """The name of the client with this public key (PEM, as Flower hands it out)."""
+    """The name of the client with this public key (PEM in bytes, as Flower hands it out)."""
+    if not isinstance(public_key, bytes):
+        raise ConfigurationError(f"a public key is bytes, not {public_key!r}")
     return f"key-{sha256(public_key).hexdigest()[:32]}"
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
+
+import numpy as np
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
 from fedsteer.rules import PRESETS, RULES
 from fedsteer.rules.options import check_options, option
+from fedsteer.steering.rounds import MOST
 
 PREFIX = "fedsteer-"
 SAMPLING = "sampling"
@@ -67,9 +71,21 @@ class StrategyOptions:
         for name in ("steer", "buffers"):  # a single pattern is easily given as plain text
             value = getattr(self, name)
             object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        for name in ("population", "known_probabilities"):
+        for name, most in (("population", MOST), ("known_probabilities", 1.0)):
             if (table := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _by_name(name, table))
+                named = _by_name(name, table)
+                for client, value in named.items():
+                    if not _is_number(value) or not 0 < value <= most:
+                        raise ConfigurationError(
+                            f"{name} must be above 0 and at most {most:g}, {client!r} has {value!r}"
+                        )
+                object.__setattr__(self, name, named)
+        if self.folder is not None and not isinstance(self.folder, (str, os.PathLike)):
+            raise ConfigurationError(f"folder must be a path, not {self.folder!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:

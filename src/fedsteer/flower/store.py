@@ -76,6 +76,7 @@ class RunStore:
         if self.folder is None or self._records is not None:
             return
         self._claim(0.0)
+        self.pending, self.last, self.spent = None, {}, 0.0
         self._records = RecordWriter(self.folder)
         self._records.rewind(dict.fromkeys(STREAMS, 0))
         (self.folder / "result.json").unlink(missing_ok=True)

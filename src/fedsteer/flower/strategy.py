@@ -46,7 +46,7 @@ from fedsteer.rules import Diagnostics, Rule, make_rule
 from fedsteer.rules.base import Memory
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
-from fedsteer.steering.state import State, pack_states, unpack_states
+from fedsteer.steering.state import Arrays, State, pack_states, unpack_states
 
 log = getLogger("flwr").log
 NAMELESS = (
@@ -257,8 +257,7 @@ class RuleStrategy(Strategy):
         self._driven, self._timeout = True, timeout
         try:
             if hasattr(self, "model"):  # a second start goes on like a resumed run
-                if self.store.load() is None and not self.number:
-                    self._begin_records()  # the first one came to no checkpoint
+                self._go_on()
             else:
                 self._adopt(initial_arrays)
             if self._let_go():
@@ -312,18 +311,38 @@ class RuleStrategy(Strategy):
         )
         found = self.store.load() if self.options.resume else None
         if found is not None:
-            packed, meta = found
-            refuse_other_setup(meta["setup"], setup, self.options.folder)
-            model.restore(packed)
-            state, self.moments = unpack_states(packed, meta, "rule", "moments")
-            counted = dict(meta["totals"])
-            self.number, self.trained = meta["number"], counted.pop("trained")
-            self.totals = Totals(**counted)
-            self.identities.restore(meta["identities"])
+            refuse_other_setup(found[1]["setup"], setup, self.options.folder)
+            state = self._restored(model, *found)
         # Nothing is taken over before here: what was refused once is refused again.
         self.model, self.state, self._setup = model, state, setup
         if found is None:
             self._begin_records()
+
+    def _go_on(self) -> None:
+        """After a start that ended somehow: from its last checkpoint, where there is one."""
+        if self.options.folder is None:
+            # Memory is all there is. A round may have ended between its parts.
+            self.number = max(self.number, self._clients.number)
+        elif (found := self.store.load()) is not None:
+            self.state = self._restored(self.model, *found)
+        else:  # it came to no checkpoint
+            self.model.restart()
+            self.state = self.rule.init(
+                self.model.layout.dim, self.options.population, like=self.model.vector
+            )
+            self.moments, self.totals = self.optimiser.init(), Totals()
+            self.number = self.trained = 0
+            self._begin_records()
+
+    def _restored(self, model: GlobalModel, packed: Arrays, meta: Mapping[str, Any]) -> State:
+        """The rule's state of a checkpoint; `model` and all else are put back as well."""
+        model.restore(packed)
+        state, self.moments = unpack_states(packed, meta, "rule", "moments")
+        counted = dict(meta["totals"])
+        self.number, self.trained = meta["number"], counted.pop("trained")
+        self.totals = Totals(**counted)
+        self.identities.restore(meta["identities"])
+        return state
 
     def _begin_records(self) -> None:
         dim = self.model.layout.dim

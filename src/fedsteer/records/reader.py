@@ -52,9 +52,8 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        if self.packed is not None:
-            return "result.json" in self.packed
-        return (self.folder / "result.json").exists()
+        result = self._json("result.json")  # anew: a run may end while it is looked at
+        return bool(result) and result.get("finished", True) is True
 
     @property
     def failure(self) -> str | None:

@@ -118,6 +118,8 @@ def _settings(run: Run) -> dict[str, str]:
         if f"{section}.{key}" not in PLACES
     }
     rounds = look(experiment, "run", "rounds")
+    if rounds is None and run.finished:  # who ran it told nobody how many there would be
+        rounds = look(run.result, "rounds")
     return found if rounds is None else found | {"run.rounds": json.dumps(rounds)}
 
 

@@ -70,11 +70,11 @@ class Summary:
 def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     """A row per rule.
 
-    baseline   label or name of the rule that differences refer to; by default fedavg, where it
-               was run
+    baseline   label or name of the rule that differences refer to; by default what the runs were
+               made with (`run.baseline`), or else fedavg, where it was run
     """
     entries = gather(runs)
-    wanted = baseline or DEFAULT_BASELINE
+    wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
     bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
     chosen = [base for base in bases.values() if base is not None]
     if baseline is not None and not chosen:
@@ -84,6 +84,21 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     labels = {base.label for base in chosen}
     shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
     return Summary(tuple(rows), shown, _groups(entries))
+
+
+def _recorded_baseline(entries: list[Entry]) -> str | None:
+    """The label of what all runs name as their baseline."""
+    named = {
+        look(run.manifest, "experiment", "run", "baseline")
+        for entry in entries
+        for run in entry.runs
+    }
+    if len(named) != 1 or not isinstance(text := named.pop(), str):
+        return None
+    if text == "full":
+        return "full participation"
+    name, _, preset = text.partition(":")
+    return name if preset in ("", "paper") else f"{name} ({preset})"
 
 
 def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:

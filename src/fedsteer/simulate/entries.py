@@ -31,7 +31,7 @@ class Entry:
         return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower()).strip("-")
 
     def build(self, experiment: Experiment, seed: int, odds: Any = None) -> Rule:
-        """The rule itself, told what the experiment knows; `odds` are the clients' true p_i."""
+        """The rule itself, told what the experiment knows; `odds` are p_i as rules are told."""
         known = {field.name for field in fields(RULES[self.rule].options_type)}
         options: dict[str, Any] = {"seed": seed}
         if "local_rate" in known:
@@ -39,7 +39,8 @@ class Entry:
         if experiment.participation.reported == "estimated" and not self.everybody:
             options["probabilities"] = "shrunk"
         own = {name: _numbered(value) for name, value in self.options.items()}
-        if own.get("select") == "frequent" and odds is not None:
+        told = experiment.participation.reported != "estimated"
+        if own.get("select") == "frequent" and odds is not None and told:
             own.setdefault("frequencies", _drawn_ties(odds, seed))
         return make_rule(self.rule, preset=self.preset, **(options | own))
 

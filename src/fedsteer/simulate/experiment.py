@@ -72,19 +72,27 @@ class Model:
     options: dict[str, Any] = field(default_factory=dict)  # e.g. hidden = [64]
 
 
-ONLY_FOR = {
-    "partition.gamma": "label-groups",
-    "partition.labels_per_client": "label-groups",
-    "partition.alpha": "dirichlet",
-    "partition.shards_per_client": "shards",
-    "participation.mean_on": "markov",
-    "participation.amplitude": "diurnal",
-    "participation.period": "diurnal",
-    "participation.phases": "diurnal",
-    "participation.trace": "trace",
-    "participation.round_seconds": "trace",
+GROUPS, BY_ODDS = ("weak", "powerful", "share"), ("groups", "bernoulli", "markov", "diurnal")
+ONLY_FOR: dict[str, dict[str, tuple[str | None, ...]]] = {
+    "partition.gamma": {"kind": ("label-groups",)},
+    "partition.labels_per_client": {"kind": ("label-groups",)},
+    "partition.alpha": {"kind": ("dirichlet",)},
+    "partition.shards_per_client": {"kind": ("shards",)},
+    **{f"participation.{name}": {"kind": BY_ODDS, "probabilities": (None,)} for name in GROUPS},
+    "participation.probabilities": {"kind": BY_ODDS},
+    "participation.mean_on": {"kind": ("markov",)},
+    "participation.amplitude": {"kind": ("diurnal",)},
+    "participation.period": {"kind": ("diurnal",)},
+    "participation.phases": {"kind": ("diurnal",)},
+    "participation.trace": {"kind": ("trace",)},
+    "participation.round_seconds": {"kind": ("trace",)},
+    "participation.wrong_factor": {"reported": ("wrong",)},
+    "participation.wrong_noise": {"reported": ("wrong",)},
+    "server.beta1": {"method": ("momentum", "adam", "yogi")},
+    "server.beta2": {"method": ("adam", "yogi")},
+    "server.tau": {"method": ("adam", "yogi")},
 }
-"""Settings that mean something for one kind only."""
+"""Settings that mean something only beside others of their section, which have one of these."""
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
@@ -189,9 +197,12 @@ class Experiment:
         """Which of these settings changes nothing here, in words: it is for another kind."""
         for path in settings:
             section = path.partition(".")[0]
-            wanted = ONLY_FOR.get(path)
-            if wanted is not None and (kind := getattr(self, section).kind) != wanted:
-                return f"{path} is for {section}.kind = {wanted}; here it is {kind}"
+            for name, wanted in ONLY_FOR.get(path, {}).items():
+                if (found := getattr(getattr(self, section), name)) not in wanted:
+                    if wanted == (None,):
+                        return f"{path} has no effect beside {section}.{name}"
+                    words = " or ".join(map(str, wanted))
+                    return f"{path} is for {section}.{name} = {words}; here it is {found}"
         return None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,10 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {apart}; choose another --out"
             )
+    if (known := before.get("trace")) is not None and known != _trace(experiment):
+        raise ConfigurationError(
+            f"{experiment.participation.trace} is not what it was when {found.folder} was begun"
+        )
 
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -106,10 +112,22 @@ def manifest(world: World, entry: Entry) -> dict[str, Any]:
             "checksums": dict(world.dataset.checksums),
             "label_groups": world.label_groups,
         },
+        "trace": _trace(experiment),
         "clients": _client_record(world, odds),
         "dim": world.network.dim,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _trace(experiment: Experiment) -> str | None:
+    """A checksum of the file that says who takes part."""
+    plan = experiment.participation
+    if plan.kind != "trace" or plan.trace is None:
+        return None
+    try:
+        return hashlib.sha256(Path(plan.trace).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {plan.trace}: {error.strerror}") from None
 
 
 def _client_record(world: World, odds: Any) -> dict[str, Any]:

@@ -81,17 +81,24 @@ class OpenRun:
         found = found_run(experiment, entry, seed, folder, resume)
         if found.finished:
             return
-        world = build_world(_as_before(experiment, found, threads), seed, entry.everybody)
-        self.simulation = Simulation(
-            world, entry.build(experiment, seed, world.participation.probabilities)
-        )
+
+        def simulation(settings: Experiment) -> Simulation:
+            world = build_world(settings, seed, entry.everybody)
+            return Simulation(world, entry.build(experiment, seed, world.reported))
+
+        settings = _as_before(experiment, found, threads)
+        self.simulation = simulation(settings)
         self.records = RecordWriter(folder)
         try:
             self.records.claim(PATIENCE)
-            if Run(folder).finished:  # by another process, while this one waited
+            # Another process may have been at work here while this one waited.
+            found = found_run(experiment, entry, seed, folder, resume)
+            if found.finished:
                 self.close()
                 self.simulation = None
                 return
+            if (now := _as_before(experiment, found, threads)) != settings:
+                self.simulation = simulation(now)
             offsets, self.spent = self._restore()
             # Without a checkpoint nothing that an earlier attempt left here counts.
             self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
@@ -100,7 +107,8 @@ class OpenRun:
             raise
         (folder / FAILURE).unlink(missing_ok=True)
         if offsets is None:
-            self.records.manifest(manifest(replace(world, experiment=experiment), entry))
+            world = replace(self.simulation.world, experiment=experiment)
+            self.records.manifest(manifest(world, entry))
         self.began = perf_counter()
 
     def keep(self, happened: Happened) -> None:

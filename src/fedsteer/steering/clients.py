@@ -89,7 +89,7 @@ class Clients(Component):
         sizes = found.sizes.tolist()
         if min(sizes, default=1.0) > 0:
             return {}
-        reason = "is unknown: pass sizes with the round to let it join"
+        reason = "is unknown, and nobody said how many points it has: it cannot join"
         return {i: reason for i, size in enumerate(sizes) if size <= 0}
 
     def activate(
@@ -217,7 +217,7 @@ def enrol_population(
     dim: int, sizes: Sizes | None, source: Component, bound: NormBound | None
 ) -> Clients:
     """The clients known before the first round."""
-    if dim < 1:
+    if not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ConfigurationError(f"dim must be at least 1, not {dim}")
     roster = Roster()
     table = Table.empty(0)
@@ -259,4 +259,5 @@ def enrol_population(
 
 def explain(faults: Faults, clients: Sequence[Any]) -> str:
     """One line that names every client at fault."""
-    return "; ".join(f"client {clients[i]!r} {reason}" for i, reason in sorted(faults.items()))
+    said = [f"client {clients[i]!r} {reason}" for i, reason in sorted(faults.items())]
+    return "; ".join(dict.fromkeys(said))  # who is there twice is told so once

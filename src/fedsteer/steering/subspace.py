@@ -5,8 +5,8 @@ Columns are kept raw, with their exact k x k Gram matrix; unit columns are a sca
     Q = [h_j / |h_j|],  estimate of client i = Q s_i
 
 What is stored for a client is z_i: s_i itself (magnitude "fixed"), or s_ij / |h_j| to be used with
-raw columns (magnitude "follow"; |h_j| counts as |g_i| / 1000 at least). u = sum_i n_i z_i is kept up
-to date, so nothing loops over N.
+raw columns (magnitude "follow"; |h_j| counts as |g_i| / 1000 at least). u = sum_i n_i z_i is kept
+up to date, so nothing loops over N.
 
 When the owner of a column changes, what is known is mapped instead of dropped, s_i <- M s_i with
 M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it is next looked at.

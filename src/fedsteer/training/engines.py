@@ -82,7 +82,7 @@ def make_engine(
             raise ConfigurationError("run.engine=captured needs a GPU")
         return Captured(*given, exact=exact)
     if name not in ENGINES:
-        raise unknown("engine", name, ENGINES)
+        raise unknown("engine", name, ("auto", *ENGINES))
     if name == "threaded":
         layers = known_layers(network, exact)
         if layers is None or not is_direct(layers) or data.images.is_cuda:

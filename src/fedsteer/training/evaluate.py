@@ -34,11 +34,15 @@ class Evaluation:
     def client_accuracy(self, holds: Floats) -> dict[str, float]:
         """How clients fare: each one's accuracy is that of its own label mix.
 
-        holds (clients, classes): points of each class. The mean over all hides what skew does;
-        the tenth percentile and the minimum show it.
+        holds (clients, classes): points of each class; classes without test points do not count.
+        The mean over all hides what skew does; the tenth percentile and the minimum show it.
         """
-        shares = holds / np.maximum(holds.sum(axis=1, keepdims=True), 1)
-        own = shares @ np.nan_to_num(self.class_accuracy)
+        known = ~np.isnan(self.class_accuracy)
+        judged = holds[:, known]
+        judged = judged[judged.sum(axis=1) > 0]
+        if not len(judged):
+            return dict.fromkeys(("mean", "std", "p10", "min"), float("nan"))
+        own = judged @ self.class_accuracy[known] / judged.sum(axis=1)
         low = float(np.percentile(own, 10))
         return {"mean": _mean(own), "std": float(own.std()), "p10": low, "min": float(own.min())}
 

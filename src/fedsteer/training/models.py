@@ -136,6 +136,12 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
         if not takes_any and option not in [p.name for p in known[2:]]:
             raise unknown(f"option of model {name}", option, [p.name for p in known[2:]])
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    for key in ("channels", "hidden") if name in MODELS else ():
+        sizes = plain.get(key, ())
+        if not isinstance(sizes, tuple) or not all(type(n) is int and n > 0 for n in sizes):
+            raise ConfigurationError(
+                f"{key} of model {name} must be whole numbers above 0 like [64], not {options[key]}"
+            )
 
     def factory() -> nn.Module:
         module = build(shape, classes, **plain)

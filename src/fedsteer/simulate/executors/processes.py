@@ -65,6 +65,7 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
+            halt.value = True  # after an error of one: the others end their round and save it
             pool.shutdown(wait=True, cancel_futures=True)
         if stopping():
             raise Interrupted
