@@ -50,8 +50,8 @@ class StrategyOptions:
     )
     population: Mapping[int | str, float] | None = option(
         None,
-        "data points of every client, {id: points}, if all are known; replies cannot change it, and "
-        "who is not in it is left out",
+        "data points of every client, {id: points}, if all are known; replies cannot change it, "
+        "and who is not in it is left out",
     )
     known_probabilities: Mapping[int | str, float] | None = option(
         None, "{id: p} where participation is known; a client left out of it is not used"
