@@ -53,6 +53,7 @@ MISTAKES = [
         f"{RUN} --set participation.kind=everybody --set participation.weak=0.5",
         "participation.weak is for participation.kind = groups or bernoulli or markov or diurnal",
     ),
+    ("run small.toml --rule fedawe --set server.rate=0.1", "server.* has no effect"),
     (f"{RUN} --set server.beta1=0.5", "server.beta1 is for server.method = momentum or adam"),
     (f"{RUN} --set model.options.hidden=[0]", "hidden of model mlp must be whole numbers above 0"),
     (f"{RUN} --set options.fedavg.norm_bound=-1", "norm_bound must be above 0, not -1"),

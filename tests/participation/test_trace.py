@@ -303,3 +303,10 @@ def test_damaged_pickles(
     path.write_bytes(damaged)
     with contextlib.suppress(DataError):
         assert read_trace(path, round_seconds=1).clients >= 1
+
+
+def test_a_client_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text('{"a": [[0, 10]], "a": [[20, 30]]}')
+    with pytest.raises(DataError, match="'a' comes twice"):
+        read_trace(path, round_seconds=5)

@@ -280,3 +280,15 @@ def test_the_baseline_of_the_runs_is_that_of_the_report(tmp_path: Path) -> None:
     runs = find_runs(tmp_path)
     assert summarise(runs).baseline == "mifa"
     assert summarise(runs, baseline="fedavg").baseline == "fedavg"
+
+
+def test_runs_that_could_not_go_on_are_named_with_their_reason(tmp_path: Path) -> None:
+    for seed in range(5):
+        folder = make_run(tmp_path / f"seed-{seed}", seed=seed, finish=not seed)
+        if seed:
+            reason = json.dumps({"reason": f"training diverges in round {seed}"})
+            (folder / "failure.json").write_text(reason)
+    text = " ".join(to_text(summarise(find_runs(tmp_path))).split())
+    assert "4 unfinished runs are not counted." in text
+    assert "Could not go on: fedavg, seed 1: training diverges in round 1; fedavg, seed 2:" in text
+    assert "round 3; and 1 more." in text

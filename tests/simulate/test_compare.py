@@ -137,3 +137,10 @@ def test_an_error_of_one_run_stops_the_others_and_is_told(tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="holds a run with another"):
         compare_cells(cells, jobs=2, resume=True)
     assert not Run(tmp_path / "fedavg" / "seed-0").finished
+
+
+def test_a_variant_in_any_script_has_a_folder(tmp_path: Path) -> None:
+    names = ["Моё", "我的", "Cluster_FedVARP"]
+    experiment = small({"variants": {name: {"rule": "fedavg"} for name in names}})
+    cells = plan_cells(with_seeds(experiment, 1), names, tmp_path)
+    assert [c.folder.parent.name for c in cells] == ["моё", "我的", "cluster-fedvarp"]

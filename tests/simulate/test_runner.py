@@ -409,3 +409,13 @@ def test_what_rules_are_not_told_chooses_no_core_set(tmp_path: Path) -> None:
     assert run_small(tmp_path / "known", "fedsteer", **options).finished
     with pytest.raises(ConfigurationError, match="needs frequencies"):
         run_small(tmp_path / "not", "fedsteer", participation__reported="estimated", **options)
+
+
+def test_damaged_rows_show_before_the_run_goes_on(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", "fedavg")
+    path = tmp_path / "run" / "rounds.jsonl"
+    rows = path.read_text().splitlines()
+    rows[1] = "x" * len(rows[1])
+    path.write_text("\n".join(rows) + "\n")
+    with pytest.raises(DataError, match="line 2: not a JSON row"):
+        run_small(tmp_path / "run", "fedavg", resume=True)

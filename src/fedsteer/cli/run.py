@@ -46,13 +46,19 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
+    from fedsteer.rules import RULES
     from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.experiment import parse_settings
     from fedsteer.simulate.runner import Interrupted, Progress, run_entry
 
     if options.seed < 0:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)
     entry = find_entry(experiment, options.rule)
+    if RULES[entry.rule].own_rate and any(
+        name.startswith("server.") for name in parse_settings(options.set)
+    ):
+        raise ConfigurationError(f"{entry.rule} moves the model itself: server.* has no effect")
     entry.build(
         experiment, options.seed, [1.0]
     )  # a mistake in its options shows before data is loaded

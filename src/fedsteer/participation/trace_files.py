@@ -53,7 +53,7 @@ def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
         return _csv_intervals(_text(path)), None
     if path.suffix == ".json":
         try:
-            content = json.loads(_text(path))
+            content = json.loads(_text(path), object_pairs_hook=_each_once)
         except (ValueError, RecursionError) as error:
             raise DataError(f"not JSON ({error})") from error
         if not isinstance(content, dict) or not content:
@@ -62,6 +62,16 @@ def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
             return flash_intervals(content)
         return _json_intervals(content), None
     raise DataError("a trace ends in .csv, .json, .pkl or .pickle")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A table of a JSON file; a name that comes twice would silently lose what came first."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{twice!r} comes twice")
+    return table
 
 
 def _text(path: Path) -> str:

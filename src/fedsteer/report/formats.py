@@ -127,6 +127,10 @@ def to_text(summary: Summary, width: int | None = None) -> str:
     return "\n".join([*lines, "", *below]) + "\n"
 
 
+SHOWN = 3
+"""Runs that failed, named one by one; `failure.json` in a run's folder has the reason."""
+
+
 def note(summary: Summary) -> str:
     """What the numbers mean, in one line."""
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
@@ -136,6 +140,10 @@ def note(summary: Summary) -> str:
     if left_out:
         plural = "run is" if left_out == 1 else "runs are"
         parts.append(f"{left_out} unfinished {plural} not counted.")
+    failed = [f"{row.label}, {why}" for row in summary.rows for why in row.failures]
+    if failed:
+        more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+        parts.append(f"Could not go on: {'; '.join(failed[:SHOWN])}{more}.")
     return " ".join(parts)
 
 

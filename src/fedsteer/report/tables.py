@@ -32,6 +32,7 @@ class Row:
     rule: str
     seeds: tuple[int | None, ...]  # of the finished runs
     unfinished: int
+    failures: tuple[str, ...]  # of those, why they could not go on
     accuracy: Estimate | None
     difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
     late: Estimate | None  # mean accuracy over the last third of the training rounds
@@ -108,6 +109,11 @@ def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | Non
     return next(iter(exact + named), None)
 
 
+def _failed(entry: Entry) -> list[tuple[Run, str]]:
+    found = ((run, run.failure) for run in entry.runs if not run.finished)
+    return [(run, why) for run, why in found if why is not None]
+
+
 def _row(entry: Entry, base: Entry | None) -> Row:
     runs = entry.counted
 
@@ -123,6 +129,7 @@ def _row(entry: Entry, base: Entry | None) -> Row:
         rule=entry.rule,
         seeds=tuple(seed_of(run) for run in runs),
         unfinished=len(entry.runs) - len(runs),
+        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in _failed(entry)),
         accuracy=over_seeds("accuracy"),
         difference=against(_last),
         late=estimate(map(_late, runs)),
@@ -197,7 +204,7 @@ def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
         "unfinished": row.unfinished,
         "pairs": 0 if row.difference is None else row.difference.count,
     }
-    for field in fields(row)[5:]:
+    for field in fields(row)[6:]:
         value = getattr(row, field.name)
         if field.name == "groups":
             for name in groups:

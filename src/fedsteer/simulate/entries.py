@@ -28,7 +28,7 @@ class Entry:
     @property
     def slug(self) -> str:
         """The label as a folder name."""
-        return re.sub(r"[^a-z0-9.=]+", "-", self.label.lower()).strip("-")
+        return re.sub(r"(?:[^\w.=]|_)+", "-", self.label.lower()).strip("-")
 
     def build(self, experiment: Experiment, seed: int, odds: Any = None) -> Rule:
         """The rule itself, told what the experiment knows; `odds` are p_i as rules are told."""

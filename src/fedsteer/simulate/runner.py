@@ -102,6 +102,7 @@ class OpenRun:
             offsets, self.spent = self._restore()
             # Without a checkpoint nothing that an earlier attempt left here counts.
             self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
+            found.rows("rounds")  # raises where they are damaged: now, not after all rounds
         except BaseException:
             self.records.close()
             raise
