@@ -46,7 +46,7 @@ from fedsteer.rules import Diagnostics, Rule, make_rule
 from fedsteer.rules.base import Memory
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
-from fedsteer.steering.state import Arrays, State, pack_states, unpack_states
+from fedsteer.steering.state import State, pack_states, unpack_states
 
 log = getLogger("flwr").log
 NAMELESS = (
@@ -256,10 +256,12 @@ class RuleStrategy(Strategy):
         """As Flower's, but going on from the last finished round where there is a checkpoint."""
         self._driven, self._timeout = True, timeout
         try:
-            if hasattr(self, "model"):  # a second start goes on like a resumed run
-                self._go_on()
+            again = hasattr(self, "model")  # a second start goes on like a resumed run
+            if again and self.options.folder is None:
+                # Memory is all there is. A round may have ended between its parts.
+                self.number = max(self.number, self._clients.number)
             else:
-                self._adopt(initial_arrays)
+                self._begin(initial_arrays, self.options.resume or again)
             if self._let_go():
                 self._save()
             self.summary()
@@ -298,9 +300,14 @@ class RuleStrategy(Strategy):
     # -- inside -------------------------------------------------------------------------------
 
     def _adopt(self, arrays: ArrayRecord) -> None:
-        """Take the first arrays as the model, and go on from the checkpoint if there is one."""
+        """The arrays of a round that somebody else drives."""
         if hasattr(self, "model"):
-            return self.model.take(arrays)
+            self.model.take(arrays)
+        else:
+            self._begin(arrays, self.options.resume)
+
+    def _begin(self, arrays: ArrayRecord, resume: bool) -> None:
+        """Take the first arrays as the model, and go on from the checkpoint if there is one."""
         model = GlobalModel(arrays, self.options.steer, self.options.buffers)
         try:
             state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
@@ -309,40 +316,21 @@ class RuleStrategy(Strategy):
         setup = describe_setup(
             self.rule, self.optimiser, self.options, self.sampling, model.describe()
         )
-        found = self.store.load() if self.options.resume else None
+        moments, number, counted = self.optimiser.init(), 0, {"trained": 0}
+        found = self.store.load() if resume else None
         if found is not None:
-            refuse_other_setup(found[1]["setup"], setup, self.options.folder)
-            state = self._restored(model, *found)
+            packed, meta = found
+            refuse_other_setup(meta["setup"], setup, self.options.folder)
+            model.restore(packed)
+            state, moments = unpack_states(packed, meta, "rule", "moments")
+            number, counted = meta["number"], dict(meta["totals"])
+            self.identities.restore(meta["identities"])
         # Nothing is taken over before here: what was refused once is refused again.
-        self.model, self.state, self._setup = model, state, setup
+        self.model, self.state, self.moments, self._setup = model, state, moments, setup
+        self.number, self.trained = number, counted.pop("trained")
+        self.totals = Totals(**counted)
         if found is None:
             self._begin_records()
-
-    def _go_on(self) -> None:
-        """After a start that ended somehow: from its last checkpoint, where there is one."""
-        if self.options.folder is None:
-            # Memory is all there is. A round may have ended between its parts.
-            self.number = max(self.number, self._clients.number)
-        elif (found := self.store.load()) is not None:
-            self.state = self._restored(self.model, *found)
-        else:  # it came to no checkpoint
-            self.model.restart()
-            self.state = self.rule.init(
-                self.model.layout.dim, self.options.population, like=self.model.vector
-            )
-            self.moments, self.totals = self.optimiser.init(), Totals()
-            self.number = self.trained = 0
-            self._begin_records()
-
-    def _restored(self, model: GlobalModel, packed: Arrays, meta: Mapping[str, Any]) -> State:
-        """The rule's state of a checkpoint; `model` and all else are put back as well."""
-        model.restore(packed)
-        state, self.moments = unpack_states(packed, meta, "rule", "moments")
-        counted = dict(meta["totals"])
-        self.number, self.trained = meta["number"], counted.pop("trained")
-        self.totals = Totals(**counted)
-        self.identities.restore(meta["identities"])
-        return state
 
     def _begin_records(self) -> None:
         dim = self.model.layout.dim

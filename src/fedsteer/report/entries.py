@@ -14,12 +14,13 @@ from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
+from fedsteer.records.labels import label_of
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
 PLACES = ("data.folder",)
 """Where a machine keeps what has a name of its own."""
-FULL = "full participation"
+FULL = label_of("full")
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fedsteer.errors import unknown
 from fedsteer.records import Run
+from fedsteer.records.labels import label_of
 from fedsteer.report.entries import Entry, gather, look, number, seed_of
 from fedsteer.report.statistics import Estimate, estimate
 
@@ -96,10 +97,7 @@ def _recorded_baseline(entries: list[Entry]) -> str | None:
     }
     if len(named) != 1 or not isinstance(text := named.pop(), str):
         return None
-    if text == "full":
-        return "full participation"
-    name, _, preset = text.partition(":")
-    return name if preset in ("", "paper") else f"{name} ({preset})"
+    return label_of(text)
 
 
 def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:

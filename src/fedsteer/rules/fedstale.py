@@ -50,12 +50,12 @@ class FedStale(Rule):
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         assert isinstance(memory.own, UpdateMemory)
         memory.own.store_updates(
-            active, outcome.scratch, self._trust(outcome.scratch), memory.clients.sizes
+            active, outcome.scratch, self._trust(outcome.scratch), memory.clients
         )
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, memory.clients.sizes)
+        memory.own.forget(slots, memory.clients)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)

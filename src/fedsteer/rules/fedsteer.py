@@ -41,7 +41,7 @@ from fedsteer.rules.selection import (
 )
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, nothing
+from fedsteer.steering.kernels import Array, Floats, Pass, nothing
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
@@ -152,7 +152,7 @@ class FedSteer(Rule):
         space, scratch = own.subspace, outcome.scratch
         space.write(active.slots, scratch.new)
         more, less = active.sizes.dot(scratch.new), active.old_sizes.dot(scratch.old)
-        space.add_up(more, less, partial(_sizes, memory.clients, active))
+        space.add_up(more, less, memory.clients, active)
         installed = fill_vacant(scratch.casting, space.owners, active, outcome.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
@@ -177,7 +177,7 @@ class FedSteer(Rule):
         space = own.subspace
         less = sizes @ space.read(slots)
         space.write(slots, np.zeros((len(slots), len(space.owners))))
-        space.add_up(np.zeros_like(less), less, memory.clients.sizes.__getitem__)
+        space.add_up(np.zeros_like(less), less, memory.clients)
         leaving = {memory.clients.roster.name(int(slot)) for slot in slots}
         for column, owner in enumerate(space.owners):
             if owner in leaving:
@@ -229,13 +229,6 @@ def _believed(
     """Of coordinates before and after the round; `products` are of the raw columns."""
     before, after = (Estimates(*geometry.estimate(z * scale, products)) for z in (old, new))
     return Beliefs(before, after, geometry.condition, geometry.columns)
-
-
-def _sizes(clients: Clients, active: Active, slots: Integers) -> Floats:
-    """n_i by slot, the active clients' as they are from this round on; `slots` are 0, 1, 2, ..."""
-    sizes: Floats = clients.sizes[slots]
-    sizes[active.slots] = active.sizes
-    return sizes
 
 
 def _own(memory: Memory) -> FedSteerMemory:

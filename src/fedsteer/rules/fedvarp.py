@@ -61,13 +61,11 @@ class FedVARP(Rule):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        memory.own.store_updates(
-            active, outcome.scratch, np.ones(len(active)), memory.clients.sizes
-        )
+        memory.own.store_updates(active, outcome.scratch, np.ones(len(active)), memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, memory.clients.sizes)
+        memory.own.forget(slots, memory.clients)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, UpdateMemory)

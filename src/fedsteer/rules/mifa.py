@@ -80,14 +80,12 @@ class MIFA(Rule):
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         assert isinstance(memory.own, MIFAMemory)
         recalled, memory.own.heard = outcome.scratch
-        memory.own.updates.store_updates(
-            active, recalled, np.ones(len(active)), memory.clients.sizes
-        )
+        memory.own.updates.store_updates(active, recalled, np.ones(len(active)), memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         assert isinstance(memory.own, MIFAMemory)
         memory.own.heard -= float(sizes[memory.own.updates.squares[slots] >= 0].sum())
-        memory.own.updates.forget(slots, memory.clients.sizes)
+        memory.own.updates.forget(slots, memory.clients)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         assert isinstance(memory.own, MIFAMemory)

@@ -9,10 +9,9 @@ from typing import Any
 
 from fedsteer.draws import generator
 from fedsteer.errors import unknown
+from fedsteer.records.labels import FULL, label_of
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
-
-FULL = "full"
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,10 @@ def find_entry(experiment: Experiment, text: str) -> Entry:
             raise unknown("rule", rule, RULES)
         return Entry(text, rule, preset, experiment.options.get(rule, {}) | table)
     if text == FULL:
-        return Entry("full participation", "fedavg", "paper", {}, everybody=True)
+        return Entry(label_of(text), "fedavg", "paper", {}, everybody=True)
     name, _, preset = text.partition(":")
     if name not in RULES:
         raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
     if preset and preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    label = name if preset in ("", "paper") else f"{name} ({preset})"
-    return Entry(label, name, preset or "paper", dict(experiment.options.get(name, {})))
+    return Entry(label_of(text), name, preset or "paper", dict(experiment.options.get(name, {})))

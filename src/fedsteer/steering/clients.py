@@ -28,6 +28,9 @@ from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
+OUTWEIGHS = 1e4
+"""How much longer than the rest a part of a running sum may be and go without a trace: its rounding
+error stays, so then the sum is taken anew."""
 LAST = 1 << 62
 """No round has a number as high as this."""
 
@@ -137,6 +140,13 @@ class Clients(Component):
             starts=round.starts,
             model=round.model,
         )
+
+    def sizes_now(self, count: int, active: Active | None = None) -> Floats:
+        """n_i of the first `count` slots, the active clients' as they are from this round on."""
+        sizes: Floats = self.sizes[np.arange(count)]
+        if active is not None:
+            sizes[active.slots] = active.sizes
+        return sizes
 
     def welcome(self, active: Active) -> None:
         """Newcomers have a name and a slot from here on: before a rule takes the round in."""

@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from fedsteer.steering.clients import OUTWEIGHS, Clients
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
-
-OUTWEIGHS = 1e4
-"""How much longer than the next one a part of the running sum may be and go without a trace."""
 
 
 @dataclass
@@ -85,9 +83,9 @@ class UpdateMemory(Component):
         return Recalled(result, known, dots, np.where(known, squares, 0.0), scales)
 
     def store_updates(
-        self, active: Active, recalled: Recalled, scales: Floats, sizes: Table
+        self, active: Active, recalled: Recalled, scales: Floats, clients: Clients
     ) -> None:
-        """h_i <- g_i and beta_i <- scales for the active clients; `sizes` are all n_i before."""
+        """h_i <- g_i and beta_i <- scales for the active clients."""
         if not len(active):
             return
         kernels, slots, known = active.kernels, active.slots, recalled.known
@@ -96,7 +94,7 @@ class UpdateMemory(Component):
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
-        self.store.write(slots, active.updates, len(sizes.values))
+        self.store.write(slots, active.updates, len(clients.sizes.values))
         # What will be taken out again is what was stored, in the type of the first round's updates.
         stored = self.store.rows
         assert stored is not None
@@ -108,13 +106,11 @@ class UpdateMemory(Component):
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
         if before.max() > OUTWEIGHS**2 * after.max():
-            now = sizes[np.arange(len(self.squares.values))]
-            now[slots] = active.sizes
-            self._add_up(now)
+            self._add_up(clients, active)
 
-    def forget(self, slots: Integers, sizes: Table) -> None:
-        """These clients leave; `sizes` are all n_i, theirs included."""
-        squares, leaving = self.squares[slots], sizes[slots] * self.scales[slots]
+    def forget(self, slots: Integers, clients: Clients) -> None:
+        """These clients are about to leave."""
+        squares, leaving = self.squares[slots], clients.sizes[slots] * self.scales[slots]
         known = squares >= 0
         self.squares[slots] = -1.0
         if known.any():
@@ -124,17 +120,15 @@ class UpdateMemory(Component):
             assert self.base is not None
             rest = float((self.base * self.base).sum())
             if (leaving**2 * squares)[known].max() > OUTWEIGHS**2 * rest:
-                self._add_up(sizes[np.arange(len(self.squares.values))])
+                self._add_up(clients)
 
-    def _add_up(self, sizes: Floats) -> None:
-        """The running sum anew, from all n_i by slot.
-
-        Else the rounding error of an update beyond all measure would stay when it goes.
-        """
+    def _add_up(self, clients: Clients, active: Active | None = None) -> None:
+        """The running sum anew (see OUTWEIGHS)."""
         kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
         assert self.base is not None
         self.base = kernels.allocate(tuple(self.base.shape), self.base, "float64")
-        weights = (sizes * self.scales[np.arange(len(sizes))])[known]
+        sizes = clients.sizes_now(len(self.squares.values), active)
+        weights = sizes[known] * self.scales[known]
         kernels.add_rows(self.base, weights, self.store.rows, known)
 
     def estimates(self, slots: Integers, like: Array) -> Array:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsteer.steering.clients import OUTWEIGHS, Clients
 from fedsteer.steering.geometry import Geometry, exchange
 from fedsteer.steering.kernels import (
     Array,
@@ -38,8 +39,6 @@ from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
-OUTWEIGHS = 1e4
-"""How much longer than the rest a part of a running sum may be and go without a trace."""
 LONGEST = 1e3
 """An update this many times as long as a column: with magnitude "follow", |h_j| is taken to be no
 less. A column that was next to nothing once would multiply coordinates when it grows again."""
@@ -117,16 +116,17 @@ class Subspace(Component):
         if len(self.maps):  # else all versions are 0
             self.versions[slots] = len(self.maps)
 
-    def add_up(self, more: Floats, less: Floats, sizes: Callable[[Integers], Floats]) -> None:
-        """u <- u + more - less, after coordinates were written; `sizes` tells all n_i by slot.
+    def add_up(
+        self, more: Floats, less: Floats, clients: Clients, active: Active | None = None
+    ) -> None:
+        """u <- u + more - less, after coordinates were written.
 
-        Where what goes was far more than what stays, its rounding error would stay as well: then u
-        is summed up anew. That takes O(N) and happens once after an update beyond all measure.
+        From all clients anew, in O(N), where what goes was far more than what stays (OUTWEIGHS).
         """
         self.total = self.total + more - less
         if less.dot(less) > OUTWEIGHS**2 * self.total.dot(self.total):
-            everybody = np.arange(len(self.coordinates.values))
-            self.total = sizes(everybody) @ self.read(everybody)
+            count = len(self.coordinates.values)
+            self.total = clients.sizes_now(count, active) @ self.read(np.arange(count))
 
     def sweep(
         self,

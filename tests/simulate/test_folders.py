@@ -1,0 +1,89 @@
+"""What a run finds in its folder, or beside it, and does not take: other runs, damage, change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.records import RecordWriter, Run
+from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.runner import CHECKPOINT, Interrupted, run_entry
+from tests.simulate.small import run_small, small
+
+
+def stopped(folder: Path, entry: str, **settings: Any) -> None:
+    """A run that was stopped after a few rounds."""
+    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
+    rounds = iter((False, False, False, True))
+    with pytest.raises(Interrupted):
+        run_entry(experiment, find_entry(experiment, entry), 0, folder, stop=lambda: next(rounds))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.05])
+def test_who_waited_for_a_folder_looks_again(
+    rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process ran there in the meantime, the same run or another."""
+    claim = RecordWriter.claim
+
+    def run_meanwhile(records: RecordWriter, patience: float) -> None:
+        monkeypatch.setattr(RecordWriter, "claim", claim)
+        run_small(tmp_path / "run", "fedavg", training__rate=rate)
+        claim(records, patience)
+
+    monkeypatch.setattr(RecordWriter, "claim", run_meanwhile)
+    words = "already holds this run" if rate == 0.1 else "another experiment.training.rate"
+    with pytest.raises(ConfigurationError, match=words):
+        run_small(tmp_path / "run", "fedavg", training__rate=0.1)
+    assert Run(tmp_path / "run").manifest["experiment"]["training"]["rate"] == rate
+
+
+def test_a_checkpoint_with_another_bit_is_refused(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", "fedsteer")
+    path = tmp_path / "run" / CHECKPOINT
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="is damaged: it is not what was written"):
+        run_small(tmp_path / "run", "fedsteer", resume=True)
+
+
+def test_an_empty_result_is_no_end(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", "fedavg")
+    (tmp_path / "run" / "result.json").write_text("{}")
+    run = run_small(tmp_path / "run", "fedavg", resume=True)
+    assert run.finished and len(run.rounds) == 6
+
+
+def test_a_trace_that_has_changed_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("client,start,end\n" + "".join(f"{c},0,6000\n" for c in range(12)))
+    settings = {"participation__kind": "trace", "participation__trace": str(trace)}
+    stopped(tmp_path / "run", "fedavg", **settings)
+    before = trace.read_text()
+    trace.write_text(before.replace("11,0,", "11,1200,"))
+    with pytest.raises(ConfigurationError, match="is not what it was when"):
+        run_small(tmp_path / "run", "fedavg", resume=True, **settings)
+    trace.write_text(before)
+    assert run_small(tmp_path / "run", "fedavg", resume=True, **settings).finished
+
+
+def test_what_rules_are_not_told_chooses_no_core_set(tmp_path: Path) -> None:
+    """The most frequent clients are those of the probabilities that are told."""
+    options = {"options__fedsteer": {"core_size": 3, "select": "frequent"}}
+    assert run_small(tmp_path / "known", "fedsteer", **options).finished
+    with pytest.raises(ConfigurationError, match="needs frequencies"):
+        run_small(tmp_path / "not", "fedsteer", participation__reported="estimated", **options)
+
+
+def test_damaged_rows_show_before_the_run_goes_on(tmp_path: Path) -> None:
+    stopped(tmp_path / "run", "fedavg")
+    path = tmp_path / "run" / "rounds.jsonl"
+    rows = path.read_text().splitlines()
+    rows[1] = "x" * len(rows[1])
+    path.write_text("\n".join(rows) + "\n")
+    with pytest.raises(DataError, match="line 2: not a JSON row"):
+        run_small(tmp_path / "run", "fedavg", resume=True)
