@@ -140,7 +140,11 @@ def note(summary: Summary) -> str:
     if left_out:
         plural = "run is" if left_out == 1 else "runs are"
         parts.append(f"{left_out} unfinished {plural} not counted.")
-    failed = [f"{row.label}, {why}" for row in summary.rows for why in row.failures]
+    failed = [
+        f"{row.label}, {textwrap.shorten(why, 100, placeholder=' ...')}"
+        for row in summary.rows
+        for why in row.failures
+    ]
     if failed:
         more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
         parts.append(f"Could not go on: {'; '.join(failed[:SHOWN])}{more}.")
