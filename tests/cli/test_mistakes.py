@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsteer.cli import main
-from fedsteer.simulate.runner import CHECKPOINT, MODEL
+from fedsteer.records.names import CHECKPOINT, MODEL
 from tests.cli.calling import fedsteer, small_file
 
 

@@ -14,11 +14,13 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 
 from fedsteer import RULES, ConfigurationError
+from fedsteer.errors import DataError
 from fedsteer.flower import FedSteer, RuleStrategy, make_strategy
 from fedsteer.records import Run
 from fedsteer.records.files import read_json
 from fedsteer.report import summarise, to_markdown, write_page
 from tests.flower.fake import Answer, FakeGrid, arrays, drifting, late, values
+from tests.simulate.small import run_small, stopped_run
 
 INITIAL: dict[str, Any] = {
     "w": np.zeros((2, 3), np.float16),
@@ -205,6 +207,28 @@ def test_a_checkpoint_of_something_else_is_refused(
     for _ in range(2):  # asking twice does not help
         with pytest.raises(ConfigurationError, match=word):
             other.start(world(), arrays(**initial), num_rounds=2)
+
+
+def test_a_run_of_the_simulator_is_not_written_over(tmp_path: Path) -> None:
+    finished, stopped = tmp_path / "finished", tmp_path / "stopped"
+    run_small(finished, "fedavg")
+    stopped_run(stopped, 3, "fedavg")
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    for _ in range(2):  # asking twice does not help
+        with pytest.raises(ConfigurationError, match="holds another run; choose another folder"):
+            strategy_of("fedavg", finished).start(world(), arrays(**INITIAL), num_rounds=1)
+        with pytest.raises(DataError, match="not a checkpoint of a Flower run"):
+            strategy_of("fedavg", stopped).start(world(), arrays(**INITIAL), num_rounds=1)
+    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    anew = strategy_of("fedavg", finished, resume=False)
+    assert anew.start(world(), arrays(**INITIAL), num_rounds=1) and Run(finished).finished
+
+
+def test_start_after_another_loop_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    strategy = strategy_of("fedavg", tmp_path)
+    Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=3)
+    assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2, 3]
 
 
 def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:

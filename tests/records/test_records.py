@@ -15,12 +15,14 @@ from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
 
 def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "run") as records:
-        records.manifest({"seed": 3})
+        records.manifest({"seed": 3}, library="1.0")
         records.append("rounds", {"round": 1, "loss": float("nan"), "condition": None, "x": 0.0})
         records.append("clients", {"round": 1, "client": np.int64(4), "weight": np.float64(0.5)})
         records.finish({"accuracy": 0.5})
     run = Run(tmp_path / "run")
-    assert run.manifest == {"seed": 3}
+    assert run.manifest["seed"] == 3
+    assert {"format", "version", "environment", "created"} <= run.manifest.keys()
+    assert run.manifest["environment"]["library"] == "1.0"
     assert run.rounds == [{"round": 1, "x": 0.0}]
     assert run.clients == [{"round": 1, "client": 4, "weight": 0.5}]
     assert run.timing == [] and run.arrays == {}

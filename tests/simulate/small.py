@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run, read_checkpoint
+from fedsteer.records.names import MODEL
 from fedsteer.simulate.compare import compare_cells, plan_cells
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import MODEL, run_entry
+from fedsteer.simulate.runner import Interrupted, run_entry
 from fedsteer.simulate.world import build_world
 
 SETTINGS: dict[str, Any] = {
@@ -72,6 +74,16 @@ def run_small(
     """A run on disk; `settings` with "__" for the dot."""
     experiment = small({key.replace("__", "."): value for key, value in settings.items()})
     return run_entry(experiment, find_entry(experiment, entry), seed, folder, resume=resume)
+
+
+def stopped_run(folder: Path, after: int, entry: str = "fedsteer") -> None:
+    """A run on disk that was interrupted after so many rounds."""
+    experiment, seen = small(), itertools.count(1)
+    with suppress(Interrupted):
+        run_entry(
+            experiment, find_entry(experiment, entry), 0, folder, stop=lambda: next(seen) == after
+        )
+    assert not Run(folder).finished
 
 
 def compare_small(

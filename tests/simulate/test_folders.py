@@ -9,8 +9,9 @@ import pytest
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run
+from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.entries import find_entry
-from fedsteer.simulate.runner import CHECKPOINT, Interrupted, run_entry
+from fedsteer.simulate.runner import Interrupted, run_entry
 from tests.simulate.small import run_small, small
 
 

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedsteer.records import Run
-from fedsteer.records.reader import FAILURE
+from fedsteer.records.names import CHECKPOINT, FAILURE
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.executors import parcel as parcels
 from fedsteer.simulate.executors.parcel import pack, unpack
 from fedsteer.simulate.executors.task import Task, carry_out
-from fedsteer.simulate.runner import CHECKPOINT, Interrupted, run_entry
-from tests.simulate.small import exact_files, run_small, small
-
-
-def stopped_run(folder: Path, after: int) -> None:
-    experiment = small()
-    seen = 0
-
-    def stop() -> bool:
-        nonlocal seen
-        seen += 1
-        return seen == after
-
-    with pytest.raises(Interrupted):
-        run_entry(experiment, find_entry(experiment, "fedsteer"), 0, folder, stop=stop)
+from fedsteer.simulate.runner import run_entry
+from tests.simulate.small import exact_files, run_small, small, stopped_run
 
 
 def test_a_run_goes_on_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) -> None:
@@ -47,11 +37,26 @@ def test_a_finished_run_arrives_whole_and_leaves_no_checkpoint(tmp_path: Path) -
     assert files[0] == files[1] and "model.safetensors" in files[0]
 
 
-def test_records_that_grow_while_they_are_packed_do_no_harm(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", [CHECKPOINT, "rounds.jsonl"])
+def test_a_run_that_goes_on_while_it_is_packed_does_no_harm(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped_run(tmp_path / "there", after=3)
-    with (tmp_path / "there" / "rounds.jsonl").open("ab") as file:
+    stopped_run(tmp_path / "later", after=5)
+    with (tmp_path / "later" / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round":99')
-    unpack(pack(tmp_path / "there"), tmp_path / "here")
+    read = np.fromfile
+
+    def read_and_go_on(path: Path, kind: type) -> NDArray[np.uint8]:
+        content = read(path, kind)
+        if path.name == moment:
+            shutil.copytree(tmp_path / "later", tmp_path / "there", dirs_exist_ok=True)
+        return content
+
+    monkeypatch.setattr(parcels.np, "fromfile", read_and_go_on)
+    parcel = pack(tmp_path / "there")
+    monkeypatch.undo()
+    unpack(parcel, tmp_path / "here")
     run_small(tmp_path / "here", "fedsteer", resume=True)
     run_small(tmp_path / "whole", "fedsteer")
     assert exact_files(tmp_path / "here") == exact_files(tmp_path / "whole")

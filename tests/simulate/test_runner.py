@@ -16,11 +16,12 @@ import pytest
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError, FedsteerError
 from fedsteer.records import RecordWriter, Run, read_checkpoint
+from fedsteer.records.names import CHECKPOINT, MODEL
 from fedsteer.rules import RULES
 from fedsteer.simulate import runner
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import CHECKPOINT, MODEL, Interrupted, Progress, run_entry
+from fedsteer.simulate.runner import Interrupted, Progress, run_entry
 from fedsteer.simulate.world import World, build_world
 from tests.simulate.small import exact_files, killed, run_small, small
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records.files import plain
+from fedsteer.records.labels import label_of
 from fedsteer.rules.base import Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 
@@ -23,10 +24,9 @@ def manifest(
     rule: Rule, preset: str, options: StrategyOptions, sampling: bool, dim: int
 ) -> dict[str, Any]:
     """What manifest.json says about the run."""
-    label = rule.name if preset == "paper" else f"{rule.name} ({preset})"
     return {
         "rule": {
-            "label": label,
+            "label": label_of(f"{rule.name}:{preset}"),
             "name": rule.name,
             "preset": preset,
             "options": rule_options(rule, sampling),
@@ -41,6 +41,7 @@ def manifest(
                 "authenticated": options.authenticated,
             },
         },
+        "engine": {"name": "flower"},
         "dim": dim,
     }
 

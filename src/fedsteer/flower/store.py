@@ -8,27 +8,25 @@ again, so no finished round is ever lost and none is recorded twice.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import flwr
 
-import fedsteer
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
-from fedsteer.records.checkpoint import CHECKPOINT
-from fedsteer.records.claim import claim
 from fedsteer.records.files import plain
-from fedsteer.records.writer import STREAMS
+from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, STREAMS, stream_file
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
+WHOLE = frozenset(
+    {"offsets", "pending", "last", "seconds", "number", "identities", "setup", "totals"}
+)
+"""What a checkpoint tells beside packed states."""
 
 
 class RunStore:
@@ -40,7 +38,6 @@ class RunStore:
         self.last: Row = {}  # the last evaluation
         self.spent = 0.0  # seconds of earlier lives of this run
         self._records: RecordWriter | None = None
-        self._lock: IO[bytes] | None = None
         self._began = self._round_began = time.perf_counter()
 
     @property
@@ -50,12 +47,19 @@ class RunStore:
 
     def load(self, patience: float = 30.0) -> tuple[Arrays, dict[str, Any]] | None:
         """The last checkpoint; record files are cut back to where they were then."""
-        if self.folder is None or self._records is not None:
+        if self.folder is None:
             return None
-        self._claim(patience)
-        if not (self.folder / CHECKPOINT).exists():
+        records, checkpoint = self._claimed(self.folder, patience), self.folder / CHECKPOINT
+        if not checkpoint.exists():
+            if records.offsets()["rounds"] or (self.folder / RESULT).exists():
+                raise ConfigurationError(
+                    f"{self.folder} holds another run; choose another folder, or resume=False to "
+                    "begin anew there"
+                )
             return None
-        arrays, meta = read_checkpoint(self.folder / CHECKPOINT)
+        arrays, meta = read_checkpoint(checkpoint)
+        if not WHOLE.issubset(meta):
+            raise DataError(f"{checkpoint} is not a checkpoint of a Flower run")
         self.pending, self.last, self.spent = meta["pending"], meta["last"], meta["seconds"]
         self._began = time.perf_counter()  # what went before is in `spent`
         offsets = dict(meta["offsets"])
@@ -67,35 +71,19 @@ class RunStore:
                 self._row_after("timing", offsets["timing"])[1],
             )
             self.last, self.pending = evaluation_of(row), None
-        self._records = RecordWriter(self.folder)
-        self._records.rewind(offsets)
+        records.rewind(offsets)
         return arrays, meta
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """A new run: nothing of an older one stays in the folder's record files."""
-        if self.folder is None or self._records is not None:
+        if self.folder is None:
             return
-        self._claim(0.0)
+        records = self._claimed(self.folder, 0.0)
         self.pending, self.last, self.spent = None, {}, 0.0
-        self._records = RecordWriter(self.folder)
-        self._records.rewind(dict.fromkeys(STREAMS, 0))
-        (self.folder / "result.json").unlink(missing_ok=True)
-        (self.folder / CHECKPOINT).unlink(missing_ok=True)
-        self._records.manifest(
-            {
-                "format": 1,
-                "version": fedsteer.__version__,
-                **manifest,
-                "environment": {
-                    "python": platform.python_version(),
-                    "flwr": flwr.__version__,
-                    "machine": platform.machine(),
-                    "cores": os.cpu_count(),
-                },
-                "engine": {"name": "flower"},
-                "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            }
-        )
+        records.rewind(dict.fromkeys(STREAMS, 0))
+        for name in (RESULT, FAILURE, CHECKPOINT):
+            (self.folder / name).unlink(missing_ok=True)
+        records.manifest(manifest, flwr=flwr.__version__)
 
     def round_begins(self) -> None:
         """For the timing; a row left over from a loop that never evaluates is written."""
@@ -139,7 +127,7 @@ class RunStore:
     def reopen(self) -> None:
         """More rounds of a run that had ended."""
         if self.folder is not None:
-            (self.folder / "result.json").unlink(missing_ok=True)
+            (self.folder / RESULT).unlink(missing_ok=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         """The run is complete."""
@@ -153,9 +141,6 @@ class RunStore:
         if self._records is not None:
             self._records.close()
             self._records = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -172,26 +157,24 @@ class RunStore:
     def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
         """The whole row that begins at this offset, and where it ends; nothing if it is torn."""
         assert self.folder is not None
-        path = self.folder / f"{stream}.jsonl"
+        path = self.folder / stream_file(stream)
         line, newline, _ = (path.read_bytes() if path.exists() else b"")[offset:].partition(b"\n")
         try:
             return (json.loads(line), offset + len(line) + 1) if newline else ({}, offset)
         except ValueError:
             return {}, offset
 
-    def _claim(self, patience: float) -> None:
+    def _claimed(self, folder: Path, patience: float) -> RecordWriter:
         """One writer at a time: a ServerApp may live on for a while after its SuperLink's end."""
-        assert self.folder is not None
-        if self._lock is not None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = (self.folder / f"{STREAMS[0]}.jsonl").open("ab")
-        try:
-            claim(lock, self.folder, patience)
-        except ConfigurationError:
-            lock.close()
-            raise
-        self._lock = lock
+        if self._records is None:
+            records = RecordWriter(folder)
+            try:
+                records.claim(patience)
+            except ConfigurationError:
+                records.close()
+                raise
+            self._records = records
+        return self._records
 
 
 def evaluation_of(row: Mapping[str, Any]) -> Row:

@@ -5,6 +5,7 @@
     clients.jsonl        one row per client touched in a round, and what became of its update
     timing.jsonl         seconds per round; kept apart so that the rest is bit-identical on a rerun
     arrays.safetensors   coordinates of watched clients over the rounds
+    failure.json         why the run could not go on, where it could not
     result.json          written last: the run is complete
 
 `writer` appends, `reader` loads; `pack` makes one small archive of many runs, which `reader` loads

@@ -27,6 +27,7 @@ from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
+from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
 
 ARCHIVE = "records.tar.xz"
 SHEET = "sheet.json"
@@ -34,8 +35,8 @@ DIGITS = 4  # significant ones of all other numbers in rows
 EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
 LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
 """Bulky, and no table or picture reads them."""
-WHOLE = ("manifest.json", "result.json", "failure.json")
-BULKY = ("clients.jsonl", "arrays.safetensors")
+WHOLE = (MANIFEST, RESULT, FAILURE)
+BULKY = (stream_file("clients"), ARRAYS)
 MOST_BYTES = 1 << 30  # unpacked, all members together
 MOST_MEMBERS = 100_000
 MEMORY = 1 << 28  # of the decompressor

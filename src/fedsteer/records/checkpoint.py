@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
 
-CHECKPOINT = "checkpoint.safetensors"
-"""Its name in a run's folder."""
 CHECKSUM = "checksum"
 
 

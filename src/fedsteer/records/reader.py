@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, SHEET, read_archive
 from fedsteer.records.files import parse_json
-
-FAILURE = "failure.json"
-"""Beside the records of a run that could not go on: the reason."""
+from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,9 @@ class Run:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What was run."""
-        manifest: dict[str, Any] | None = self._json("manifest.json")
+        manifest: dict[str, Any] | None = self._json(MANIFEST)
         if manifest is None:
-            raise DataError(f"{self.folder / 'manifest.json'} is missing")
+            raise DataError(f"{self.folder / MANIFEST} is missing")
         return manifest
 
     @cached_property
@@ -52,7 +50,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        result = self._json("result.json")  # anew: a run may end while it is looked at
+        result = self._json(RESULT)  # anew: a run may end while it is looked at
         return bool(result) and result.get("finished", True) is True
 
     @property
@@ -64,13 +62,13 @@ class Run:
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary written at the end; None while the run is not complete."""
-        result: dict[str, Any] | None = self._json("result.json")
+        result: dict[str, Any] | None = self._json(RESULT)
         return result
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Coordinates of watched clients over the rounds, where the rule has any."""
-        content = self.read("arrays.safetensors")
+        content = self.read(ARRAYS)
         if content is None:
             return {}
         from safetensors import SafetensorError
@@ -79,12 +77,13 @@ class Run:
         try:
             arrays: dict[str, NDArray[Any]] = load(content)
         except SafetensorError as error:
-            raise DataError(f"{self.folder / 'arrays.safetensors'} is damaged: {error}") from None
+            raise DataError(f"{self.folder / ARRAYS} is damaged: {error}") from None
         return arrays
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file, read anew: what is long need not stay in memory."""
-        path, content = self.folder / f"{name}.jsonl", self.read(f"{name}.jsonl")
+        file = stream_file(name)
+        content = self.read(file)
         if content is None:
             return []
         rows = []
@@ -96,7 +95,7 @@ class Run:
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
-                raise DataError(f"{path}, line {number}: not a JSON row")
+                raise DataError(f"{self.folder / file}, line {number}: not a JSON row")
             rows.append(row)
         return rows
 
@@ -129,12 +128,12 @@ def find_runs(*places: Path) -> list[Run]:
         if place.is_file():
             found += _packed_runs(place)
             continue
-        runs = [Run(path.parent) for path in sorted(place.rglob("manifest.json"))]
+        runs = [Run(path.parent) for path in sorted(place.rglob(MANIFEST))]
         if not runs:
             archives = sorted(place.rglob(ARCHIVE))
             runs = [run for archive in archives for run in _packed_runs(archive)]
         if not runs:
-            raise DataError(f"{place} holds no runs (no manifest.json below it)")
+            raise DataError(f"{place} holds no runs (no {MANIFEST} below it)")
         found += runs
     return found
 
@@ -204,8 +203,8 @@ def _packed_runs(archive: Path) -> list[Run]:
     runs = [
         Run(archive / folder, files)
         for folder, files in sorted(by_folder.items())
-        if "manifest.json" in files
+        if MANIFEST in files
     ]
     if not runs:
-        raise DataError(f"{archive} holds no runs (no manifest.json in it)")
+        raise DataError(f"{archive} holds no runs (no {MANIFEST} in it)")
     return runs

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
+import fedsteer
 from fedsteer.errors import DataError
 from fedsteer.records.claim import claim
 from fedsteer.records.files import plain, write_json
+from fedsteer.records.names import MANIFEST, RESULT, STREAMS, stream_file
 
-STREAMS = ("rounds", "clients", "timing")
+FORMAT = 1  # of the records
 
 
 class RecordWriter:
@@ -22,7 +26,7 @@ class RecordWriter:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[bytes]] = {
-            name: (folder / f"{name}.jsonl").open("ab") for name in STREAMS
+            name: (folder / stream_file(name)).open("ab") for name in STREAMS
         }
 
     def claim(self, patience: float = 0.0) -> None:
@@ -49,14 +53,26 @@ class RecordWriter:
             file.truncate(offsets[name])
             file.seek(0, os.SEEK_END)
 
-    def manifest(self, value: Mapping[str, Any]) -> None:
-        """What is being run."""
-        write_json(self.folder / "manifest.json", value)
+    def manifest(self, value: Mapping[str, Any], **environment: Any) -> None:
+        """What is being run, by which version, when and where; `environment` adds to the latter."""
+        here = {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+        }
+        whole = {
+            "format": FORMAT,
+            "version": fedsteer.__version__,
+            **value,
+            "environment": here | environment,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """The run is complete."""
         self.offsets()
-        write_json(self.folder / "result.json", result)
+        write_json(self.folder / RESULT, result)
 
     def close(self) -> None:
         """Flush and close."""

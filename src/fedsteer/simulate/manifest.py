@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import fedsteer
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import Run
 from fedsteer.records.files import plain
+from fedsteer.records.names import MANIFEST
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.world import World
@@ -23,8 +20,8 @@ from fedsteer.simulate.world import World
 
 def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> None:
     """Refuse to mix two different runs in one folder."""
-    if not (found.folder / "manifest.json").exists():
-        raise DataError(f"{found.folder} has a checkpoint but no manifest.json")
+    if not (found.folder / MANIFEST).exists():
+        raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
     before = _with_defaults(found.manifest)
     now = {"seed": seed, "experiment": experiment.as_dict(), "rule": _rule_record(entry)}
     for name, value in now.items():
@@ -84,23 +81,14 @@ def _rule_record(entry: Entry) -> dict[str, Any]:
 
 
 def manifest(world: World, entry: Entry) -> dict[str, Any]:
-    """Everything that says what is being run, and on what."""
+    """Everything that says what is being run."""
     experiment = world.experiment
     odds = world.participation.probabilities
+    trace = _trace(experiment)
     return {
-        "format": 1,
-        "version": fedsteer.__version__,
         "rule": _rule_record(entry),
         "seed": world.seed,
         "experiment": experiment.as_dict(),
-        "environment": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "device": _device_name(experiment.run.device),
-        },
         "engine": {
             "name": world.engine.name,
             "device": experiment.run.device,
@@ -112,10 +100,9 @@ def manifest(world: World, entry: Entry) -> dict[str, Any]:
             "checksums": dict(world.dataset.checksums),
             "label_groups": world.label_groups,
         },
-        "trace": _trace(experiment),
+        **({} if trace is None else {"trace": trace}),
         "clients": _client_record(world, odds),
         "dim": world.network.dim,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
 
@@ -144,5 +131,7 @@ def _client_record(world: World, odds: Any) -> dict[str, Any]:
     }
 
 
-def _device_name(device: str) -> str:
-    return str(torch.cuda.get_device_name(device)) if device != "cpu" else "cpu"
+def environment(device: str) -> dict[str, str]:
+    """What else numbers and times may depend on."""
+    name = str(torch.cuda.get_device_name(device)) if device != "cpu" else "cpu"
+    return {"numpy": np.__version__, "torch": torch.__version__, "device": name}

@@ -24,18 +24,15 @@ from fedsteer.errors import (
     TrainingFailed,
 )
 from fedsteer.records import RecordWriter, Run, read_checkpoint, write_checkpoint
-from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import write_json
-from fedsteer.records.reader import FAILURE
-from fedsteer.records.writer import STREAMS
+from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL, STREAMS
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.manifest import manifest, same_run
+from fedsteer.simulate.manifest import environment, manifest, same_run
 from fedsteer.simulate.world import build_world
 
-MODEL = "model.safetensors"
 PATIENCE = 5.0
 """Seconds that a folder may still be in use: workers outlive a parent that was killed, not long."""
 
@@ -109,7 +106,7 @@ class OpenRun:
         (folder / FAILURE).unlink(missing_ok=True)
         if offsets is None:
             world = replace(self.simulation.world, experiment=experiment)
-            self.records.manifest(manifest(world, entry))
+            self.records.manifest(manifest(world, entry), **environment(experiment.run.device))
         self.began = perf_counter()
 
     def keep(self, happened: Happened) -> None:
@@ -140,7 +137,7 @@ class OpenRun:
                 "coordinates": np.stack(simulation.watched),
                 "watched": np.array(simulation.watch),
             }
-            write_checkpoint(self.folder / "arrays.safetensors", arrays, {})
+            write_checkpoint(self.folder / ARRAYS, arrays, {})
         self.records.finish({"finished": True} | simulation.result() | {"seconds": self._seconds()})
         self.close()
         (self.folder / CHECKPOINT).unlink(missing_ok=True)

@@ -27,7 +27,7 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, FedsteerError, extra
 from fedsteer.records import Run
-from fedsteer.records.checkpoint import CHECKPOINT
+from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell, Report
 from fedsteer.simulate.executors import task as tasks
 from fedsteer.simulate.executors.parcel import pack, unpack

@@ -12,19 +12,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.records.checkpoint import CHECKPOINT
 from fedsteer.records.files import write_atomically
-from fedsteer.records.reader import FAILURE
-from fedsteer.records.writer import STREAMS
-from fedsteer.simulate.runner import MODEL
+from fedsteer.records.names import (
+    ARRAYS,
+    CHECKPOINT,
+    FAILURE,
+    MANIFEST,
+    MODEL,
+    RESULT,
+    STREAMS,
+    stream_file,
+)
 
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""
 
-STREAM_FILES = tuple(f"{name}.jsonl" for name in STREAMS)
-RESULT = "result.json"
 IN_ORDER = (
-    "manifest.json", *STREAM_FILES, CHECKPOINT, "arrays.safetensors", MODEL, FAILURE, RESULT,
+    MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT,
 )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsteer import __version__
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed
-from fedsteer.records.checkpoint import CHECKPOINT
+from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.parcel import Parcel, pack, unpack
 from fedsteer.simulate.runner import Interrupted, Progress, run_entry
