@@ -16,7 +16,7 @@ class NaiveScaffold:
     c_i' = c_i - c + g_i / (steps_i eta)                for i in A, with the c that was sent
     c <- c + sum_A d_i (c_i' - c_i);  c_i <- c_i'
 
-    A client that leaves takes its c_i along; c stays.
+    A client that leaves takes its c_i along: c <- sum_i d_i c_i over the others.
     """
 
     def __init__(
@@ -76,6 +76,9 @@ class NaiveScaffold:
         self.population.leave(clients)
         for client in clients:
             self.controls.pop(client, None)
+        self.control = np.zeros(self.dim)
+        for client, control in self.controls.items():
+            self.control = self.control + self.population.weight(client) * control
 
     def client_control(self, client: Client) -> np.ndarray:
         """c_i."""

@@ -6,7 +6,7 @@
     server control c <- c + sum_A d_i (c_i' - c_i)
 
 c travels as {"control": c} to everyone, c_i as {"control": c_i} to each client, both left out
-while they are zero. Memory (N + 1) x d where the server keeps the c_i, as here.
+while they are zero. When clients leave, c <- sum d_i c_i over those who stay. Memory (N + 1) x d where the server keeps the c_i, as here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedsteer.rules.base import Memory, Outcome, Requests, Rule
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options, option
 from fedsteer.steering.clients import Clients
-from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
@@ -109,7 +109,14 @@ class Scaffold(Rule):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = memory.own
         assert isinstance(own, ScaffoldMemory)
-        if own.controls.rows is not None:
-            inside = slots[slots < len(own.controls.rows)]
-            own.controls.rows[inside] = 0
         own.known[slots] = 0.0
+        if own.controls.rows is None or own.control is None:
+            return
+        own.controls.rows[slots[slots < len(own.controls.rows)]] = 0
+        # What is left of c is taken from the c_i of those who stay: exactly, and once.
+        staying = np.flatnonzero(own.known.values > 0)
+        total = memory.clients.total_without(float(sizes.sum()), weighs=self.weighs)
+        own.control[:] = 0
+        if len(staying) and total > 0:
+            shares = memory.clients.sizes[staying] / total
+            kernels_for(own.control).add_rows(own.control, shares, own.controls.rows, staying)

@@ -141,6 +141,13 @@ class Clients(Component):
             model=round.model,
         )
 
+    def total_without(self, leaving: float, *, weighs: bool) -> float:
+        """n once so many points have left, as `activate` would have it for a round with nobody."""
+        total = self.total - leaving
+        if weighs and not self.closed and self.rounds:
+            total = max(self.mass / self.rounds - leaving, total)
+        return total
+
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
         """n_i of the first `count` slots, the active clients' as they are from this round on."""
         sizes: Floats = self.sizes[np.arange(count)]

@@ -102,11 +102,11 @@ class UpdateMemory(Component):
         rows, picked = (active.updates, None) if same else (stored, slots)
         kernels.add_rows(self.base, active.sizes * scales, rows, picked)
         before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
-        after = active.sizes**2 * recalled.result.squared_norms
+        after = (active.sizes * scales) ** 2 * recalled.result.squared_norms
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
-        if before.max() > OUTWEIGHS**2 * after.max():
-            self._add_up(clients, active)
+        if before.max() > OUTWEIGHS**2 * after.max():  # else the sum, too, is long enough
+            self._add_up_if_short(float(before.max()), clients, active)
 
     def forget(self, slots: Integers, clients: Clients) -> None:
         """These clients are about to leave."""
@@ -117,15 +117,16 @@ class UpdateMemory(Component):
             kernels_for(self.base).add_rows(
                 self.base, -leaving[known], self.store.rows, slots[known]
             )
-            assert self.base is not None
-            rest = float((self.base * self.base).sum())
-            if (leaving**2 * squares)[known].max() > OUTWEIGHS**2 * rest:
-                self._add_up(clients)
+            self._add_up_if_short(float((leaving**2 * squares)[known].max()), clients)
 
-    def _add_up(self, clients: Clients, active: Active | None = None) -> None:
-        """The running sum anew (see OUTWEIGHS)."""
+    def _add_up_if_short(
+        self, removed: float, clients: Clients, active: Active | None = None
+    ) -> None:
+        """The running sum anew, if a part of it whose square was `removed` outweighs the rest."""
         kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
         assert self.base is not None
+        if removed <= OUTWEIGHS**2 * float((self.base * self.base).sum()):
+            return
         self.base = kernels.allocate(tuple(self.base.shape), self.base, "float64")
         sizes = clients.sizes_now(len(self.squares.values), active)
         weights = sizes[known] * self.scales[known]
