@@ -7,9 +7,11 @@
 from fedsteer.errors import (
     ConfigurationError,
     DataError,
+    Diverged,
     FedsteerError,
     RoundRefused,
     StateError,
+    TrainingFailed,
 )
 from fedsteer.rules import RULES, Diagnostics, Requests, Round, Rule, Step, make_rule
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -22,6 +24,7 @@ __all__ = [
     "ConfigurationError",
     "DataError",
     "Diagnostics",
+    "Diverged",
     "FedsteerError",
     "Requests",
     "Round",
@@ -31,6 +34,7 @@ __all__ = [
     "State",
     "StateError",
     "Step",
+    "TrainingFailed",
     "__version__",
     "make_rule",
 ]

@@ -1,14 +1,16 @@
-"""Everything fedsteer raises on purpose.
+"""What fedsteer tells its users by raising.
 
     FedsteerError
     ├── ConfigurationError   an option, name or file that cannot work (also a ValueError)
     ├── RoundRefused         a round whose input cannot be used; the state is untouched
+    │   └── Diverged         because a number in it, or what follows from them, is not finite
     ├── StateError           a state used twice, by another rule, or of another version
     ├── DataError            a data file that is missing, damaged or not what it says
-    └── TrainingFailed       a client whose local training raised; names the client
+    └── TrainingFailed       local training or evaluation raised
 
-A user's mistake ends in one of these with one clear line; the command line turns them into exit
-code 2. Anything else that escapes is a bug of ours and keeps its traceback.
+Each has one clear line. The command line ends with exit code 2 where it was asked for something
+that cannot work, and with 1 where a run had begun and could not go on (RoundRefused,
+TrainingFailed). Anything else that escapes is a bug of ours and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -33,6 +35,10 @@ class RoundRefused(FedsteerError, ValueError):
         self.clients = tuple(clients)
 
 
+class Diverged(RoundRefused):
+    """A round refused because an update, or the aggregate, is not finite."""
+
+
 class StateError(FedsteerError):
     """A state that was given away, belongs to another rule, or has another version."""
 
@@ -42,7 +48,7 @@ class DataError(FedsteerError):
 
 
 class TrainingFailed(FedsteerError):
-    """Local training of a client raised; the message names the client."""
+    """Local training or evaluation raised; the message says whose, where it was one client's."""
 
 
 def extra(name: str) -> str:

@@ -83,7 +83,9 @@ def test_clients_are_named_by_the_id_they_report() -> None:
         ({"authenticated": "no"}, "authenticated must be true or false"),
         ({"core_set": "12"}, "core_set must be a list of clients, not '12'"),
         ({"core_set": 7}, "core_set must be a list of clients, not 7"),
-        ({"select": "frequent", "frequencies": [0.1, 0.2]}, "frequencies must be {client: p}"),
+        ({"core_set": 5.0}, r"core_set must be a list of clients, not 5\.0"),
+        ({"steer": 5}, "steer must be a list of name patterns, not 5"),
+        ({"select": "frequent", "frequencies": [0.1, 0.2]}, "frequencies must be {client: number}"),
         ({"population": {7: 10, "client-7": 20}}, "population names a client twice"),
         ({"known_probabilities": [0.5]}, "known_probabilities must be {client: number}"),
         ({"min_train_nodes": -1}, "at least 0"),
@@ -164,7 +166,9 @@ def test_strategies_by_name() -> None:
 @pytest.mark.parametrize("name", ["population", "known_probabilities"])
 @pytest.mark.parametrize("value", [-1, 0, "a", float("nan"), None, True, 1e16])
 def test_numbers_of_clients_are_checked_at_once(name: str, value: Any) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} must be above 0 and at most"):
+    with pytest.raises(
+        ConfigurationError, match=rf"{name} must be (above 0 and at most|a number, )"
+    ):
         FedSteer(**{name: {3: value}})
 
 

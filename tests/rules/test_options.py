@@ -86,12 +86,16 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         ("fedawe", {"norm_bound": 0.5}, "fedawe moves the model itself"),
         ("mifa", {"start": "zero"}, "did you mean 'zeros'"),
         ("cluster_fedvarp", {"cluster_count": 0}, "cluster_count must be at least 1"),
-        (
-            "cluster_fedvarp",
-            {"clusters": {0: 3}, "cluster_count": 3},
-            "numbered from 0 below cluster_count",
-        ),
-        ("cluster_fedvarp", {"clusters": {0: -1}}, "numbered from 0 below cluster_count"),
+        ("cluster_fedvarp", {"clusters": {0: 3}, "cluster_count": 3}, "at least 0 and at most 2"),
+        ("cluster_fedvarp", {"clusters": {0: "a"}}, "must be a whole number, 0 has 'a'"),
+        ("cluster_fedvarp", {"clusters": {0: 0.5}}, "must be a whole number, 0 has 0.5"),
+        ("cluster_fedvarp", {"clusters": [0, 1]}, "clusters must be {client: number}"),
+        ("fedsteer", {"search_columns": 5}, "search_columns must be a list of two whole numbers"),
+        ("fedsteer", {"search_columns": (0, 2.5)}, "search_columns must be a pair"),
+        ("fedsteer", {"core_set": 5.0}, "core_set must be a list of clients, not 5.0"),
+        ("fedsteer", {"frequencies": {0: "a"}}, "frequencies must be a number, 0 has 'a'"),
+        ("fedsteer", {"frequencies": {0: float("nan")}}, "must be at least 0, 0 has nan"),
+        ("cluster_fedvarp", {"clusters": {0: -1}}, "at least 0 and at most 9"),
         ("fedavg", {"average": "mean"}, "unknown average 'mean'"),
         (
             "fedavg",
@@ -260,6 +264,7 @@ def test_a_client_by_the_wrong_kind_of_name(sizes: Any, named: list[Any], words:
     for name, given in (
         ("fedsteer", {"core_set": named}),
         ("cluster_fedvarp", {"clusters": dict.fromkeys(named, 0)}),
+        ("fedsteer", {"select": "frequent", "frequencies": dict.fromkeys(named, 0.5)}),
     ):
         with pytest.raises(ConfigurationError, match=words):
             make_rule(name, **given).init(3, sizes)

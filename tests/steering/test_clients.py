@@ -141,7 +141,11 @@ def test_strangers_are_named() -> None:
     faults = clients.inspect(round, clients.look_up(round))
     assert set(faults) == {1, 2}
     assert explain(faults, round.clients).startswith("client 'x' is unknown, and nobody said")
-    assert "client 7 is unknown" in explain(faults, round.clients)
+    assert explain(faults, round.clients).endswith("it cannot join (the same for 7)")
+    many = dict.fromkeys(range(20), "is late") | {3: "is ill"}
+    assert explain(many, range(20)) == (
+        "client 0 is late (the same for 1, 2, 4, 5, 14 more); client 3 is ill"
+    )
     assert people().inspect(round, people().look_up(round)) == {}
 
 

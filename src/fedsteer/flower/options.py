@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
 from fedsteer.rules import PRESETS, RULES
-from fedsteer.rules.options import check_options, option
+from fedsteer.rules.options import check_options, listed, numbers_by_client, option
 from fedsteer.steering.rounds import MOST
 
 PREFIX = "fedsteer-"
@@ -71,22 +69,15 @@ class StrategyOptions:
         check_options(self)
         for name in ("steer", "buffers"):  # a single pattern is easily given as plain text
             value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+            patterns = (value,) if isinstance(value, str) else listed(name, value, "name patterns")
+            object.__setattr__(self, name, patterns)
         for name, most in (("population", MOST), ("known_probabilities", 1.0)):
             if (table := getattr(self, name)) is not None:
                 named = _by_name(name, table)
-                for client, value in named.items():
-                    if not _is_number(value) or not 0 < value <= most:
-                        raise ConfigurationError(
-                            f"{name} must be above 0 and at most {most:g}, {client!r} has {value!r}"
-                        )
+                numbers_by_client(name, named, above=0.0, high=most)
                 object.__setattr__(self, name, named)
         if self.folder is not None and not isinstance(self.folder, (str, os.PathLike)):
             raise ConfigurationError(f"folder must be a path, not {self.folder!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
@@ -113,8 +104,8 @@ def divide(
     for name in NAMING_CLIENTS:
         if isinstance(theirs.get(name), Mapping):
             theirs[name] = _by_name(name, theirs[name])
-        elif name == "core_set" and not isinstance(theirs.get(name), (str, int, type(None))):
-            theirs[name] = tuple(client_name(c) for c in theirs[name])
+        elif name == "core_set" and theirs.get(name) is not None:
+            theirs[name] = tuple(map(client_name, listed(name, theirs[name], "clients")))
     # A bad reply costs its round the share of one client, never the round.
     theirs.setdefault("bad_clients", "drop")
     if options.known_probabilities is not None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 
-from fedsteer.errors import ConfigurationError, RoundRefused, StateError
+from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
 from fedsteer.rules.diagnostics import Beliefs, Diagnostics
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
@@ -276,6 +276,7 @@ class Rule(ABC):
         clients = memory.clients
         dropped: dict[ClientId, str] = {}
         while True:
+            refusal: type[RoundRefused] = RoundRefused
             round, faults = settle_arrays(self._beside(memory, round), clients.dim)
             found = clients.look_up(round)
             faults = clients.inspect(round, found) | faults
@@ -289,14 +290,15 @@ class Rule(ABC):
                         outcome = self.compute(memory, active)
                     break
                 except NotFinite as bad:
+                    refusal = Diverged
                     faults = dict.fromkeys(bad.positions, "sent a non-finite update")
-            culprits = [round.clients[i] for i in sorted(faults)]
             if self.options.bad_clients == "refuse":
-                raise RoundRefused(explain(faults, round.clients), culprits)
+                culprits = [round.clients[i] for i in sorted(faults)]
+                raise refusal(explain(faults, round.clients), culprits)
             dropped |= {round.clients[i]: reason for i, reason in faults.items()}
             round = round.without(set(faults))
         if not math.isfinite(outcome.delta_squared_norm):
-            raise RoundRefused(f"the aggregate of round {round.number} is not finite")
+            raise Diverged(f"the aggregate of round {round.number} is not finite")
         return active, outcome, dropped
 
     def _beside(self, memory: Memory, round: Round) -> Round:

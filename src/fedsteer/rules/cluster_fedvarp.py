@@ -23,7 +23,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import WarmUpOptions
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options, numbers_by_client, option
 from fedsteer.rules.selection import warm_up_outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
@@ -48,10 +48,9 @@ class ClusterOptions(WarmUpOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.clusters is not None and not isinstance(self.clusters, Mapping):
-            raise ConfigurationError(f"clusters must be {{client: cluster}}, not {self.clusters!r}")
-        if self.clusters and not all(0 <= c < self.cluster_count for c in self.clusters.values()):
-            raise ConfigurationError("clusters must be numbered from 0 below cluster_count")
+        if self.clusters is not None:
+            last = self.cluster_count - 1  # numbers begin at 0
+            numbers_by_client("clusters", self.clusters, whole=True, low=0, high=last)
 
 
 @final

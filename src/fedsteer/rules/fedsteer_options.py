@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options, listed, numbers_by_client, option
 from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import plain_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +58,20 @@ class CoreSetOptions(WarmUpOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.search_columns is not None and len(self.search_columns) != 2:
-            raise ConfigurationError("search_columns must be a pair: first, end")
-        if isinstance(self.core_set, (str, int)):
-            raise ConfigurationError(f"core_set must be a list of clients, not {self.core_set!r}")
+        if self.search_columns is not None:
+            columns = listed("search_columns", self.search_columns, "two whole numbers: first, end")
+            if [type(column) for column in columns] != [int, int]:
+                raise ConfigurationError(
+                    f"search_columns must be a pair: first, end; not {self.search_columns!r}"
+                )
+            object.__setattr__(self, "search_columns", columns)
         if self.core_set is not None:
-            object.__setattr__(self, "core_set", tuple(self.core_set))
-            if not self.core_set or len(set(self.core_set)) < len(self.core_set):
+            owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
+            if not owners or len(set(owners)) < len(owners):
                 raise ConfigurationError("core_set must name at least one client, each once")
-        if self.frequencies is not None and not isinstance(self.frequencies, Mapping):
-            raise ConfigurationError(f"frequencies must be {{client: p}}, not {self.frequencies!r}")
+            object.__setattr__(self, "core_set", owners)
+        if self.frequencies is not None:
+            numbers_by_client("frequencies", self.frequencies, low=0.0)
         if self.core_set is None and self.select == "frequent" and not self.frequencies:
             raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from math import isfinite
 from numbers import Integral, Real
@@ -79,32 +79,57 @@ def _check(entry: Field[Any], value: Any) -> None:
         return
     if entry.type == "bool" and not isinstance(value, bool):
         raise ConfigurationError(f"{entry.name} must be true or false, not {value!r}")
-    if not ranged:
-        return
-    whole = entry.type in ("int", "int | None")
-    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
-        kind = "a whole number" if whole else "a number"
+    if ranged and not _is_within(value, limits, whole := entry.type in ("int", "int | None")):
+        kind = describe_range(entry) if _is_number(value, whole) else _kind(whole)
         raise ConfigurationError(f"{entry.name} must be {kind}, not {value!r}")
-    low, high, above = limits["low"], limits["high"], limits["above"]
-    if (
-        not isfinite(value)
-        or (low is not None and not value >= low)
-        or (above is not None and not value > above)
-        or (high is not None and not value <= high)
-    ):
-        raise ConfigurationError(f"{entry.name} must be {describe_range(entry)}, not {value}")
+
+
+def numbers_by_client(name: str, table: Any, *, whole: bool = False, **limits: float) -> None:
+    """Refuse what is no {client: number}, or has a number beyond `low`, `high` or `above`."""
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{name} must be {{client: number}}, not {table!r}")
+    for client, value in table.items():
+        if not _is_within(value, limits, whole):
+            kind = _range(limits) or "finite" if _is_number(value, whole) else _kind(whole)
+            raise ConfigurationError(f"{name} must be {kind}, {client!r} has {value!r}")
+
+
+def listed(name: str, value: Any, what: str) -> tuple[Any, ...]:
+    """The entries of a list; a single value, text and a table are none."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{name} must be a list of {what}, not {value!r}")
+    return tuple(value)
+
+
+def _is_number(value: Any, whole: bool) -> bool:
+    return isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+
+
+def _is_within(value: Any, limits: Mapping[str, Any], whole: bool) -> bool:
+    if not _is_number(value, whole) or not isfinite(value):
+        return False
+    low, high, above = (limits.get(name) for name in ("low", "high", "above"))
+    return (
+        (low is None or value >= low)
+        and (above is None or value > above)
+        and (high is None or value <= high)
+    )
+
+
+def _kind(whole: bool) -> str:
+    return "a whole number" if whole else "a number"
 
 
 def describe_range(entry: Field[Any]) -> str:
     """The range of an option in words, or its choices."""
-    limits = entry.metadata
-    words = [
-        f"{word} {limits[name]:g}"
-        for name, word in (("low", "at least"), ("above", "above"), ("high", "at most"))
-        if limits[name] is not None
-    ]
-    choices = " | ".join(limits["choices"])
-    return " | ".join(filter(None, [choices, " and ".join(words)]))
+    choices = " | ".join(entry.metadata["choices"])
+    return " | ".join(filter(None, [choices, _range(entry.metadata)]))
+
+
+def _range(limits: Mapping[str, Any]) -> str:
+    words = (("low", "at least"), ("above", "above"), ("high", "at most"))
+    known = [f"{word} {limits[name]:g}" for name, word in words if limits.get(name) is not None]
+    return " and ".join(known)
 
 
 def default_of(entry: Field[Any]) -> Any:

@@ -6,7 +6,8 @@
     server control c <- c + sum_A d_i (c_i' - c_i)
 
 c travels as {"control": c} to everyone, c_i as {"control": c_i} to each client, both left out
-while they are zero. When clients leave, c <- sum d_i c_i over those who stay. Memory (N + 1) x d where the server keeps the c_i, as here.
+while they are zero. When clients leave, c <- sum d_i c_i over those who stay. Memory (N + 1) x d
+where the server keeps the c_i, as here.
 """
 
 from __future__ import annotations

@@ -34,14 +34,14 @@ def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
             f"({first}, {end})"
         )
     if options.core_set is not None:
-        named = [plain_id(client) for client in options.core_set]
-        clients.check_spelling("core_set", named)
-        return list[ClientId | None](named)
+        clients.check_spelling("core_set", options.core_set)
+        return list[ClientId | None](options.core_set)
     if options.select == "online":
         return [None] * options.core_size
     if options.select == "frequent":
         assert options.frequencies is not None
         table = options.frequencies
+        clients.check_spelling("frequencies", list(table))
         ranked = sorted(table, key=lambda client: (-table[client], id_order(client)))
         return [plain_id(client) for client in ranked[: options.core_size]]
     if not clients.closed:

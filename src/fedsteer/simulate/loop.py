@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.records.totals import Totals
 from fedsteer.rules import Requests, Round, Rule
 from fedsteer.simulate.happened import Happened
@@ -110,10 +110,8 @@ class Simulation:
         requests, training = asked.requests, asked.training
         try:
             step = self.rule.step(self.state, self._answers(requests, trained))
-        except RoundRefused as error:
-            if "finite" not in str(error):
-                raise
-            raise RoundRefused(
+        except Diverged as error:
+            raise Diverged(
                 f"training diverges in round {self.number}: {error}; a lower training.rate or "
                 f"options.{self.rule.name}.norm_bound may help",
                 error.clients,

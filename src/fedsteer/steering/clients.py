@@ -31,6 +31,8 @@ Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
 OUTWEIGHS = 1e4
 """How much longer than the rest a part of a running sum may be and go without a trace: its rounding
 error stays, so then the sum is taken anew."""
+NAMED = 4
+"""Clients named in a message beside the first one with the same fault."""
 LAST = 1 << 62
 """No round has a number as high as this."""
 
@@ -275,6 +277,14 @@ def enrol_population(
 
 
 def explain(faults: Faults, clients: Sequence[Any]) -> str:
-    """One line that names every client at fault."""
-    said = [f"client {clients[i]!r} {reason}" for i, reason in sorted(faults.items())]
-    return "; ".join(dict.fromkeys(said))  # who is there twice is told so once
+    """One line that names clients at fault by what is wrong with them."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for i, reason in sorted(faults.items()):
+        by_reason.setdefault(reason, {})[repr(clients[i])] = None  # who is there twice, once
+    said = []
+    for reason, (first, *others) in by_reason.items():
+        more = [*others[:NAMED], *([f"{len(others) - NAMED} more"] if others[NAMED:] else [])]
+        said.append(
+            f"client {first} {reason}" + (f" (the same for {', '.join(more)})" if more else "")
+        )
+    return "; ".join(said)
