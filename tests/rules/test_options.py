@@ -11,8 +11,9 @@ import pytest
 
 import fedsteer
 from fedsteer import RULES, ConfigurationError, Rule, StateError, make_rule
+from fedsteer.options import default_of, describe_range
 from fedsteer.rules import PRACTICAL, options
-from fedsteer.rules.options import build_options, default_of, describe_range
+from fedsteer.rules.options import build_options
 
 every_name = pytest.mark.parametrize("name", RULES)
 
@@ -94,7 +95,11 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         ("fedsteer", {"search_columns": (0, 2.5)}, "search_columns must be a pair"),
         ("fedsteer", {"core_set": 5.0}, "core_set must be a list of clients, not 5.0"),
         ("fedsteer", {"frequencies": {0: "a"}}, "frequencies must be a number, 0 has 'a'"),
-        ("fedsteer", {"frequencies": {0: float("nan")}}, "must be at least 0, 0 has nan"),
+        (
+            "fedsteer",
+            {"frequencies": {0: float("nan")}},
+            "must be at least 0 and finite, 0 has nan",
+        ),
         ("cluster_fedvarp", {"clusters": {0: -1}}, "at least 0 and at most 9"),
         ("fedavg", {"average": "mean"}, "unknown average 'mean'"),
         (

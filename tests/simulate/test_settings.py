@@ -27,15 +27,13 @@ def test_it_reads_as_it_was_written(name: str, tmp_path: Path) -> None:
     assert load_experiment(str(tmp_path / "mine.toml")) == replace(experiment, name="mine")
 
 
-def test_every_setting_is_there_and_most_say_what_they_mean() -> None:
+def test_every_setting_is_there_and_says_what_it_means() -> None:
     text = settings_toml(Experiment())
-    told = 0
     for section in ("data", "partition", "participation", "model", "training", "server", "run"):
         for field in fields(getattr(Experiment(), section)):
             starts = (f"{field.name} = ", f"# {field.name} = ")
             line = next(one for one in text.splitlines() if one.startswith(starts))
-            told += "  # " in line
-    assert told >= 40
+            assert "  # " in line and not line.endswith("# ")
 
 
 def test_on_other_data_it_is_another_experiment(capsys: pytest.CaptureFixture[str]) -> None:

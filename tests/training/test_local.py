@@ -96,11 +96,12 @@ def test_augmentation_shifts_and_flips_and_nothing_else() -> None:
     ("options", "words"),
     [
         ({"epochs": 0}, "epochs must be at least 1, not 0"),
-        ({"batch": -1}, "batch must be at least 1, or 0 for all, not -1"),
+        ({"batch": -1}, "batch must be at least 0, not -1"),
         ({"rate": 0.0}, "rate must be above 0"),
         ({"rate": float("nan")}, "rate must be above 0"),
-        ({"momentum": 1.0}, r"momentum must be in \[0, 1\)"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
         ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
+        ({"weight_decay": float("nan")}, "weight_decay must be at least 0 and finite"),
         ({"augment": "crop-flop"}, "did you mean 'crop-flip'"),
     ],
 )

@@ -82,6 +82,10 @@ def execute(options: argparse.Namespace) -> int:
         only=options.only,
         smoke=options.smoke,
     )
+    for setting in settings:
+        idle = [column.experiment.without_effect([setting]) for column in sheet.columns]
+        if all(idle):
+            raise ConfigurationError(str(idle[0]))
     out = writable(options.out or Path("runs", _folder(options)))
     record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
     write_json(out / SHEET, record)

@@ -9,8 +9,9 @@ from dataclasses import fields
 from typing import Any
 
 from fedsteer.errors import unknown
+from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Rule, preset_options
-from fedsteer.rules.options import Options, default_of, describe_range
+from fedsteer.rules.options import Options
 
 EPILOG = """examples:
   fedsteer rules

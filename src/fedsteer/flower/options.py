@@ -10,8 +10,8 @@ from typing import Any
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
+from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.rules import PRESETS, RULES
-from fedsteer.rules.options import check_options, listed, numbers_by_client, option
 from fedsteer.steering.rounds import MOST
 
 PREFIX = "fedsteer-"

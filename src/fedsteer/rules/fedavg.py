@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fedsteer.options import option
 from fedsteer.rules.base import Memory, Outcome, Rule
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active

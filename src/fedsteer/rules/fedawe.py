@@ -20,8 +20,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from fedsteer.errors import RoundRefused
+from fedsteer.options import option
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore

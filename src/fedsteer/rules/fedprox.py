@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
+from fedsteer.options import option
 from fedsteer.rules.base import Memory, Requests
 from fedsteer.rules.fedavg import FedAvg, FedAvgOptions
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.roster import ClientId
 
 

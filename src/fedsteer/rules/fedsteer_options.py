@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.rules.options import Options, listed, numbers_by_client, option
+from fedsteer.options import listed, numbers_by_client, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import plain_id
 

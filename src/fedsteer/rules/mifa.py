@@ -17,9 +17,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from fedsteer.errors import ConfigurationError
+from fedsteer.options import option
 from fedsteer.rules.base import Memory, Outcome, Rule
 from fedsteer.rules.fedvarp import recalled_outcome
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import UpdateMemory

@@ -19,9 +19,10 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from fedsteer.errors import RoundRefused
+from fedsteer.options import option
 from fedsteer.rules.base import Memory, Outcome, Requests, Rule
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
-from fedsteer.rules.options import Options, option
+from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore

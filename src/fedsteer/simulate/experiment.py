@@ -6,7 +6,6 @@ section and key is checked; an unknown one is an error that names the nearest va
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -16,60 +15,69 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.options import check_options, option
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
+
+PRECISIONS = ("fast", "float32")
+DEVICES = ("cpu", "cuda")
+WORDS = {"True": True, "False": False, "None": "none"}  # as Python has them
+MOST_WHOLE = 1 << 63  # of any whole number in a setting
+MOST_CLIENTS, MOST_ROUNDS, MOST_THREADS = 100_000_000, 1_000_000_000, 1_024
 
 
 @dataclass(frozen=True)
 class Data:
     """Which images. `folder` overrides where they are searched."""
 
-    name: str = "digits"  # `fedsteer data list`
-    folder: str | None = None  # default: $FEDSTEER_DATA, then the cache
-    options: dict[str, Any] = field(default_factory=dict)  # of the made-up data set only
+    name: str = option("digits", "`fedsteer data list`")
+    folder: str | None = option(None, "default: $FEDSTEER_DATA, then the cache")
+    options: dict[str, Any] = option({}, "of the made-up data set only")
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
     """Who holds what: label-groups (the paper's), dirichlet, shards or iid."""
 
-    kind: str = "label-groups"  # or dirichlet, shards, iid
-    clients: int = 100
-    points: int | None = None  # per client on average; None: all there are
-    gamma: float = 0.9  # label-groups: share of clients in the common group
-    labels_per_client: float = 1.0  # label-groups: share of its group's labels a client holds
-    alpha: float = 0.3  # dirichlet: smaller is more skewed
-    shards_per_client: int = 2  # shards: of points sorted by label
-    replace: bool = False  # clients may share points (needed where N exceeds the data)
+    kind: str = option("label-groups", "label-groups, dirichlet, shards or iid")
+    clients: int = option(100, "how many there are", low=1, high=MOST_CLIENTS)
+    points: int | None = option(None, "per client on average; left out or none: all there are")
+    gamma: float = option(0.9, "label-groups: share of clients in the common group")
+    labels_per_client: float = option(
+        1.0, "label-groups: share of its group's labels a client holds"
+    )
+    alpha: float = option(0.3, "dirichlet: smaller is more skewed")
+    shards_per_client: int = option(2, "shards: of points sorted by label")
+    replace: bool = option(False, "clients may share points (needed where N exceeds the data)")
 
 
 @dataclass(frozen=True)
 class ParticipationPlan:
     """Who is there: groups (the paper's), bernoulli, markov, diurnal, trace or everybody."""
 
-    kind: str = "groups"  # or bernoulli, markov, diurnal, trace, everybody
-    weak: float = 0.04  # groups, markov, diurnal: probability of the weak ...
-    powerful: float = 0.16  # ... and of the powerful clients
-    share: float = 0.5  # share of weak clients
-    probabilities: list[float] | None = None  # any vector instead of the two groups
-    mean_on: float = 4.0  # markov: mean number of rounds a client stays
-    amplitude: float = 0.8  # diurnal: how much of p comes and goes with the day
-    period: float = 24.0  # diurnal: rounds a day
-    phases: str = "common"  # diurnal: everybody's day at once, or "spread"
-    trace: str | None = None  # trace: a file, see docs/traces.md
-    round_seconds: float = 600.0  # trace: length of a round
-    reported: str = "known"  # what rules are told of p: known, estimated, or wrong
-    wrong_factor: float = 1.0  # reported = "wrong": p times this ...
-    wrong_noise: float = 0.0  # ... times exp(noise), per client
+    kind: str = option("groups", "groups, bernoulli, markov, diurnal, trace or everybody")
+    weak: float = option(0.04, "groups, markov, diurnal: probability of the weak ...")
+    powerful: float = option(0.16, "... and of the powerful clients")
+    share: float = option(0.5, "share of weak clients")
+    probabilities: list[float] | None = option(None, "any vector instead of the two groups")
+    mean_on: float = option(4.0, "markov: mean number of rounds a client stays")
+    amplitude: float = option(0.8, "diurnal: how much of p comes and goes with the day")
+    period: float = option(24.0, "diurnal: rounds a day")
+    phases: str = option("common", 'diurnal: everybody\'s day at once, or "spread"')
+    trace: str | None = option(None, "trace: a file, see docs/traces.md")
+    round_seconds: float = option(600.0, "trace: length of a round")
+    reported: str = option("known", "what rules are told of p: known, estimated, or wrong")
+    wrong_factor: float = option(1.0, 'reported = "wrong": p times this ...')
+    wrong_noise: float = option(0.0, "... times exp(noise), per client")
 
 
 @dataclass(frozen=True)
 class Model:
     """Which network: a name or "package.module:factory", and its options."""
 
-    name: str = "mlp"  # or "package.module:factory": factory(shape, classes, **options)
-    options: dict[str, Any] = field(default_factory=dict)  # e.g. hidden = [64]
+    name: str = option("mlp", 'or "package.module:factory": factory(shape, classes, **options)')
+    options: dict[str, Any] = option({}, "e.g. hidden = [64]")
 
 
 GROUPS, BY_ODDS = ("weak", "powerful", "share"), ("groups", "bernoulli", "markov", "diurnal")
@@ -94,25 +102,25 @@ ONLY_FOR: dict[str, dict[str, tuple[str | None, ...]]] = {
 }
 """Settings that mean something only beside others of their section, which have one of these."""
 
-PRECISIONS = ("fast", "float32")
-DEVICES = ("cpu", "cuda")
-MOST_ROUNDS, MOST_THREADS = 1_000_000_000, 1_024
-
 
 @dataclass(frozen=True)
 class RunPlan:
     """How long, how often, on what."""
 
-    rounds: int = 150  # of training; a warm-up comes before them
-    evaluate_every: int = 10  # rounds
-    checkpoint_every: int = 10  # rounds
-    device: str = "cpu"  # or cuda, cuda:1
-    engine: str = "auto"  # auto: by the static rule of fedsteer.training.engines
-    threads: int = 0  # 0: by the static rule
-    precision: str = "fast"  # of local training on a GPU: fast (tf32, bfloat16) or float32
-    test_share: float = 1.0  # of the test set, from its end (the authors' code uses .7)
-    watch: list[int] = field(default_factory=lambda: [5, 55, 95])  # whose coordinates to record
-    baseline: str = "fedavg"  # comparisons are paired against this entry
+    rounds: int = option(150, "of training; a warm-up comes before", low=1, high=MOST_ROUNDS)
+    evaluate_every: int = option(10, "rounds", low=1)
+    checkpoint_every: int = option(10, "rounds", low=1)
+    device: str = option("cpu", "or cuda, cuda:1")
+    engine: str = option("auto", "auto: by the static rule of fedsteer.training.engines")
+    threads: int = option(0, "0: by the static rule", low=0, high=MOST_THREADS)
+    precision: str = option(
+        "fast", "of local training on a GPU: fast (tf32, bfloat16) or float32", choices=PRECISIONS
+    )
+    test_share: float = option(
+        1.0, "of the test set, from its end (the authors' code uses .7)", above=0, high=1
+    )
+    watch: list[int] = option([5, 55, 95], "whose coordinates to record")
+    baseline: str = option("fedavg", "comparisons are paired against this entry")
 
 
 @dataclass(frozen=True)
@@ -129,34 +137,20 @@ class Experiment:
     server: ServerOptimiser = field(default_factory=ServerOptimiser)
     run: RunPlan = field(default_factory=RunPlan)
     rules: list[str] = field(default_factory=lambda: ["fedsteer"])
-    seeds: int = 5
+    seeds: int = option(5, "how many, from 0 on", low=1)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # per rule name
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> rule and options
 
     def __post_init__(self) -> None:
-        ranges = {
-            "run.rounds": (self.run.rounds, 1, MOST_ROUNDS),
-            "run.evaluate_every": (self.run.evaluate_every, 1, math.inf),
-            "run.checkpoint_every": (self.run.checkpoint_every, 1, math.inf),
-            "run.threads": (self.run.threads, 0, MOST_THREADS),
-            "run.test_share": (self.run.test_share, 0, 1),
-            "seeds": (self.seeds, 1, math.inf),
-            "partition.clients": (self.partition.clients, 1, math.inf),
-        }
-        for name, (value, low, high) in ranges.items():
-            if not low <= value <= high:
-                wanted = f"at least {low}" if high == math.inf else f"from {low} to {high:,}"
-                raise ConfigurationError(f"{name} must be {wanted}, not {value}")
-        if self.run.test_share == 0:
-            raise ConfigurationError("run.test_share must be more than 0")
+        check_options(self)
+        check_options(self.partition, "partition.")
+        check_options(self.run, "run.")
         if not self.rules:
             raise ConfigurationError("rules must name at least one rule")
         if not self.name or self.name in (".", "..") or set(self.name) & set("/\\\0"):
             raise ConfigurationError(f"name is that of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
-        if self.run.precision not in PRECISIONS:
-            raise unknown("run.precision", self.run.precision, PRECISIONS)
         for rule in self.options:
             if rule not in RULES:
                 raise unknown("rule in options", rule, RULES)
@@ -250,8 +244,8 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         try:
             whole = re.sub(r"^([+-]?)(?=\.\d)", r"\g<1>0", text.strip())  # .5 is 0.5
             settings[key.strip()] = tomllib.loads(f"value = {whole}")["value"]
-        except tomllib.TOMLDecodeError:
-            settings[key.strip()] = text
+        except ValueError:  # also a number of too many digits
+            settings[key.strip()] = WORDS.get(text.strip(), text)
     return settings
 
 
@@ -291,6 +285,8 @@ def _fitting(value: Any, hint: Any, path: str) -> Any:
     kinds = getattr(hint, "__args__", (hint,)) if "|" in str(hint) else (hint,)
     if type(None) in kinds and value in (None, "none"):
         return None
+    if isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise ConfigurationError(f"{path} must be a number that fits into 64 bits")
     for kind in kinds:
         plain = getattr(kind, "__origin__", kind)
         if plain is float and isinstance(value, int) and not isinstance(value, bool):
@@ -303,4 +299,4 @@ def _fitting(value: Any, hint: Any, path: str) -> Any:
         "none" if k is type(None) else str(getattr(k, "__origin__", k).__name__) for k in kinds
     )
     wanted = " or ".join(words)
-    raise ConfigurationError(f"{path} must be {wanted}, not {value!r}")
+    raise ConfigurationError(f"{path} must be {wanted}, not {repr(value):.80}")

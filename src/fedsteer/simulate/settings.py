@@ -1,6 +1,6 @@
 """An experiment as a TOML file in which every setting says what it means.
 
-The meanings are the comments beside the fields of the dataclasses: written down once, there.
+The meanings stand beside the fields of the dataclasses (`fedsteer.options.option`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from fedsteer.simulate.experiment import Experiment
 
-FIELD = re.compile(r"^    (\w+): .*?(?:  # (.*))?$", re.MULTILINE)
 WIDTH = 34  # of a setting, before its meaning
 
 
@@ -37,12 +36,10 @@ def settings_toml(experiment: Experiment) -> str:
 
 
 def _settings(section: Any) -> Iterator[str]:
-    meanings = dict(FIELD.findall(inspect.getsource(type(section))))
     for field in fields(section):
         value = getattr(section, field.name)
         setting = f"{field.name} = {_toml(value)}" if value is not None else f"# {field.name} = ..."
-        meaning = meanings.get(field.name)
-        yield f"{setting:<{WIDTH}}  # {meaning}" if meaning else setting
+        yield f"{setting:<{WIDTH}}  # {field.metadata['help']}"
 
 
 def _first_line(section: Any) -> str:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsteer.errors import ConfigurationError, StateError, unknown
+from fedsteer.errors import StateError
+from fedsteer.options import check_options, option
 from fedsteer.steering.kernels import Array
 from fedsteer.steering.state import Component, State
 
@@ -35,21 +36,14 @@ class Moments(Component):
 class ServerOptimiser:
     """Composed with every rule, by the simulator and by Flower alike."""
 
-    method: str = "sgd"  # or momentum, adam, yogi
-    rate: float = 1.0  # of the step with the aggregate
-    beta1: float = 0.9  # momentum, adam, yogi
-    beta2: float = 0.99  # adam, yogi
-    tau: float = 1e-3  # adam, yogi: added to the root of the second moment
+    method: str = option("sgd", "or momentum, adam, yogi", choices=METHODS)
+    rate: float = option(1.0, "of the step with the aggregate", above=0)
+    beta1: float = option(0.9, "momentum, adam, yogi", low=0, below=1)
+    beta2: float = option(0.99, "adam, yogi", low=0, below=1)
+    tau: float = option(1e-3, "adam, yogi: added to the root of the second moment", above=0)
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise unknown("server optimiser", self.method, METHODS)
-        if not 0 < self.rate < float("inf"):
-            raise ConfigurationError(f"server rate must be above 0 and finite, not {self.rate}")
-        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
-            raise ConfigurationError("beta1 and beta2 must be at least 0 and below 1")
-        if not self.tau > 0:
-            raise ConfigurationError(f"tau must be above 0, not {self.tau}")
+        check_options(self, "server.")
 
     def init(self) -> State:
         """The state before the first step."""

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.draws import generator
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError
+from fedsteer.options import check_options, option
 from fedsteer.training.networks import Network
 
 AUGMENTATIONS = ("none", "crop-flip")
@@ -29,28 +30,17 @@ AUGMENTATIONS = ("none", "crop-flip")
 class LocalTraining:
     """Plain SGD on a client's own points; batch 0 means all of them at once."""
 
-    epochs: int = 5  # over the client's points, per round
-    batch: int = 64  # 0: all points at once
-    rate: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    mask_absent_labels: bool = False  # logits of labels the client lacks are set to 0
-    augment: str = "none"  # or crop-flip
-    shuffle: bool = True  # a new order every epoch; False: points in the order they are stored
+    epochs: int = option(5, "over the client's points, per round", low=1)
+    batch: int = option(64, "points a step; 0: all at once", low=0)
+    rate: float = option(0.1, "eta: learning rate of the clients", above=0)
+    momentum: float = option(0.0, "of local steps; begins anew every round", low=0, below=1)
+    weight_decay: float = option(0.0, "times the weights is added to gradients", low=0)
+    mask_absent_labels: bool = option(False, "logits of labels the client lacks are set to 0")
+    augment: str = option("none", "or crop-flip", choices=AUGMENTATIONS)
+    shuffle: bool = option(True, "a new order every epoch; false: in the order they are stored")
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise ConfigurationError(f"epochs must be at least 1, not {self.epochs}")
-        if self.batch < 0:
-            raise ConfigurationError(f"batch must be at least 1, or 0 for all, not {self.batch}")
-        if not 0 < self.rate < float("inf"):
-            raise ConfigurationError(f"rate must be above 0 and finite, not {self.rate}")
-        if not 0 <= self.momentum < 1:
-            raise ConfigurationError(f"momentum must be in [0, 1), not {self.momentum}")
-        if self.weight_decay < 0:
-            raise ConfigurationError(f"weight_decay must be at least 0, not {self.weight_decay}")
-        if self.augment not in AUGMENTATIONS:
-            raise unknown("augment", self.augment, AUGMENTATIONS)
+        check_options(self, "training.")
 
 
 @dataclass(frozen=True)

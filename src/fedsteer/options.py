@@ -1,0 +1,108 @@
+"""Options: fields of frozen dataclasses that know their meaning and range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from dataclasses import MISSING, Field, field, fields
+from math import isfinite
+from numbers import Integral, Real
+from typing import Any
+
+from fedsteer.errors import ConfigurationError, unknown
+
+LIMITS = (("low", "at least"), ("above", "above"), ("high", "at most"), ("below", "below"))
+
+
+def option(default: Any, help: str, *, choices: tuple[str, ...] = (), **limits: float) -> Any:
+    """A field with its meaning and its choices or limits (`low`, `above`, `high`, `below`).
+
+    `None` is accepted where it is the default.
+    """
+    metadata = {"help": help, "choices": choices, "limits": limits}
+    if isinstance(default, (dict, list)):
+        return field(default_factory=lambda: copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def check_options(options: Any, where: str = "") -> None:
+    """Every field by its limits and choices; whole numbers given for other numbers become such.
+
+    Messages name a field with `where` before it.
+    """
+    for entry in fields(options):
+        value = getattr(options, entry.name)
+        _check(entry, value, where + entry.name)
+        if "float" in str(entry.type) and isinstance(value, Integral):
+            object.__setattr__(options, entry.name, float(value))
+
+
+def _check(entry: Field[Any], value: Any, name: str) -> None:
+    if not entry.metadata or (value is None and default_of(entry) is None):
+        return
+    choices, limits = entry.metadata["choices"], entry.metadata["limits"]
+    if choices and (isinstance(value, str) or not limits):
+        if value not in choices:
+            raise unknown(name, str(value), choices)
+        return
+    if entry.type == "bool" and not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be true or false, not {value!r}")
+    whole = entry.type in ("int", "int | None")
+    if limits and (wanted := _wanted(value, limits, whole, choices)):
+        raise ConfigurationError(f"{name} must be {wanted}, not {value!r}")
+
+
+def numbers_by_client(name: str, table: Any, *, whole: bool = False, **limits: float) -> None:
+    """Refuse what is no {client: number}, or has a number beyond the limits."""
+    if not isinstance(table, Mapping):
+        raise ConfigurationError(f"{name} must be {{client: number}}, not {table!r}")
+    for client, value in table.items():
+        if wanted := _wanted(value, limits, whole):
+            raise ConfigurationError(f"{name} must be {wanted}, {client!r} has {value!r}")
+
+
+def listed(name: str, value: Any, what: str) -> tuple[Any, ...]:
+    """The entries of a list; a single value, text and a table are none."""
+    if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        raise ConfigurationError(f"{name} must be a list of {what}, not {value!r}")
+    return tuple(value)
+
+
+def _wanted(
+    value: Any, limits: Mapping[str, float], whole: bool, choices: Iterable[str] = ()
+) -> str:
+    """What the value should have been, in words; nothing if it is that."""
+    if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
+        return "a whole number" if whole else "a number"
+    number = float(value)
+    if not isfinite(number):
+        return " and ".join(filter(None, [_in_words(limits, choices), "finite"]))
+    low, above, high, below = (limits.get(name) for name, _ in LIMITS)
+    fits = (
+        (low is None or number >= low)
+        and (above is None or number > above)
+        and (high is None or number <= high)
+        and (below is None or number < below)
+    )
+    return "" if fits else _in_words(limits, choices)
+
+
+def describe_range(entry: Field[Any]) -> str:
+    """The limits of an option in words, and its choices."""
+    return _in_words(entry.metadata["limits"], entry.metadata["choices"])
+
+
+def _in_words(limits: Mapping[str, float], choices: Iterable[str] = ()) -> str:
+    within = [f"{word} {_number(limits[name])}" for name, word in LIMITS if name in limits]
+    return " | ".join([*choices, *([" and ".join(within)] if within else [])])
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+def default_of(entry: Field[Any]) -> Any:
+    """The default value of a field."""
+    if entry.default is not MISSING:
+        return entry.default
+    return None if entry.default_factory is MISSING else entry.default_factory()
