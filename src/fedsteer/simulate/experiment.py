@@ -299,4 +299,4 @@ def _fitting(value: Any, hint: Any, path: str) -> Any:
         "none" if k is type(None) else str(getattr(k, "__origin__", k).__name__) for k in kinds
     )
     wanted = " or ".join(words)
-    raise ConfigurationError(f"{path} must be {wanted}, not {repr(value):.80}")
+    raise ConfigurationError(f"{path} must be {wanted}, not {value!r:.80}")
