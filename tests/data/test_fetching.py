@@ -93,6 +93,24 @@ def test_fetch_then_load(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert load(name).name == name
 
 
+def test_what_is_elsewhere_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry, served = served_for("fashion-mnist", tmp_path / "origin")
+    admit(monkeypatch, entry, served)
+    monkeypatch.setenv("FEDSTEER_DATA", str(tmp_path / "origin"))
+    assert fetch("fashion-mnist", downloader=copying({})) == tmp_path / "origin"
+
+
+def test_a_damaged_file_that_would_be_found_first_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, served = served_for("fashion-mnist", tmp_path / "origin")
+    admit(monkeypatch, entry, served)
+    folder = fetch("fashion-mnist", downloader=copying(served))
+    (folder / entry.files[1].name).write_bytes(b"")  # unpacked, beside the packed one
+    assert fetch("fashion-mnist", downloader=copying({})) == folder
+    assert load("fashion-mnist").name == "fashion-mnist"
+
+
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar-10"])
 def test_a_wrong_checksum_is_refused(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -66,7 +66,16 @@ def test_made_is_deterministic_and_learnable() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"classes": 1}, {"side": 0}, {"points": 3}, {"channels": 0}, {"noise": -1.0}]
+    "options",
+    [
+        {"classes": 1},
+        {"side": 0},
+        {"points": 3},
+        {"channels": 0},
+        {"noise": -1.0},
+        {"seed": -1},
+        {"side": 100_000},
+    ],
 )
 def test_made_refuses(options: dict[str, int]) -> None:
     with pytest.raises(ConfigurationError, match="made: "):
@@ -154,6 +163,20 @@ def test_other_images_under_the_same_names_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz: not the published file"):
         load("fashion-mnist", folder=tmp_path)
     assert check("mnist", folder=tmp_path).state == "damaged"
+
+
+def test_other_images_under_the_same_names_do_not_hide_the_right_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = contents_for("mnist")
+    first = next(iter(others))
+    write(tmp_path / "data", "mnist", "", others | {first: others[first][:-1] + b"!"})
+    entry = write(tmp_path / "cache" / "fedsteer" / "mnist", "mnist", "", others)
+    monkeypatch.setitem(CATALOGUE, "mnist", entry)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDSTEER_DATA", str(tmp_path / "data"))
+    assert load("mnist").name == "mnist"
+    assert check("mnist").folder == tmp_path / "cache" / "fedsteer" / "mnist"
 
 
 def test_unequal_counts_are_refused(tmp_path: Path) -> None:

@@ -168,6 +168,16 @@ def test_alpha_is_a_dial() -> None:
         assert largest_share(1000, **options) < 0.25
 
 
+def test_no_place_among_the_clients_gains_by_rounding() -> None:
+    labels, tries = DIGITS_LIKE, 200
+    held = np.zeros(30)
+    for seed in range(tries):
+        held += [len(own) for own in dirichlet(labels, 30, 0.05, seed=seed).labels]
+    mean, spread = held / tries, held.std() / tries
+    assert abs(mean[0] - mean.mean()) < 4 * spread and abs(mean[-1] - mean.mean()) < 4 * spread
+    assert spread < 0.15
+
+
 def test_shared_dirichlet_takes_from_other_labels_what_one_cannot_give() -> None:
     labels = np.arange(40) % 4
     partition = dirichlet(labels, 20, 0.01, points=35, seed=0, replace=True)
@@ -213,6 +223,7 @@ def test_iid_invariants(clients: int, points: int, seed: int) -> None:
     [
         lambda: dirichlet(DIGITS_LIKE, 10, 0.0, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, float("nan"), seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, 1e308, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, minimum=0, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, minimum=91, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, points=5, seed=0),

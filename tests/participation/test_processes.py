@@ -143,11 +143,13 @@ def test_diurnal_swings_together_or_apart() -> None:
     np.testing.assert_array_equal(together.probabilities, base)
 
 
-@pytest.mark.parametrize("period", [10, 10.5])
+@pytest.mark.parametrize("period", [10, 10.5, 2.5])
 def test_diurnal_probability_counts_the_clipping(period: float) -> None:
     process = Diurnal(np.array([0.9, 1.0]), amplitude=1.0, period=period)
     mean = np.mean([process.at(number) for number in range(2100)], axis=0)
-    np.testing.assert_allclose(process.probabilities, mean, atol=1e-3)
+    np.testing.assert_allclose(process.probabilities, mean, atol=1e-9)
+    long = Diurnal(process.base, amplitude=1.0, period=1e11)  # takes no longer than others
+    np.testing.assert_allclose(long.probabilities, [0.7, 0.7], atol=0.05)
     assert (mean < [0.9, 1.0]).all()
     assert all(0 < p <= 1 for number in range(30) for p in process.at(number))
 

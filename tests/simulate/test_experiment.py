@@ -84,7 +84,7 @@ def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
         ("seeds = 0", "seeds must be at least 1, not 0"),
         (
             "[partition]\nclients = 0",
-            "partition.clients must be at least 1 and at most 100,000,000, not 0",
+            "partition.clients must be at least 1 and at most 10,000,000, not 0",
         ),
         ("[partition]\nreplace = 1", "partition.replace must be bool, not 1"),
         ("[partition]\npoints = 'all'", "partition.points must be int or none, not 'all'"),

@@ -13,6 +13,7 @@ import torch
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.rules import RULES
+from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.experiment import Model
 from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.loop import Simulation
@@ -216,6 +217,25 @@ def test_a_client_that_never_comes_is_named_before_the_warm_up(tmp_path: Path) -
     with pytest.raises(ConfigurationError, match="client 5 never takes part"):
         simulation(small(settings), "fedsteer")
     assert len(list(simulation(small(settings), "fedsteer:practical").rounds())) == 6
+    with pytest.raises(ConfigurationError, match=r"warm-up of fedsteer .*\.select=online"):
+        plan_cells(small(settings), ["fedavg", "fedsteer"], tmp_path)  # before anything has run
+    assert plan_cells(small(settings), ["fedavg", "fedsteer:practical"], tmp_path)
+
+
+def test_a_client_that_never_comes_by_itself_can_be_asked_to_refresh(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"{client},0,9\n" for client in range(12) if client != 5)
+    path.write_text("client,start,end\n" + rows)
+    settings = {"participation.kind": "trace", "participation.trace": str(path)}
+    settings |= {"options.fedsteer": {"core_set": [0, 1], "refresh_all_every": 1}}
+    happenings = list(simulation(small(settings), "fedsteer").rounds())
+    assert all(
+        {"client": 5, "event": "refresh"}.items() <= row.items()
+        for happened in happenings
+        for row in happened.clients
+        if row["client"] == 5
+    )
+    assert any(row["client"] == 5 for happened in happenings for row in happened.clients)
 
 
 def test_the_records_tell_of_refreshes() -> None:

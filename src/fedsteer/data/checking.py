@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 
 from fedsteer.data.catalogue import entry_of
+from fedsteer.data.entry import Entry
 from fedsteer.data.files import find, missing
-from fedsteer.data.loading import load
+from fedsteer.data.loading import load_from
 from fedsteer.errors import ConfigurationError, DataError
 
 
@@ -40,19 +41,26 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
     What is wrong with it is reported, not raised; only an unknown name is an error.
     """
     entry = entry_of(name)
-    paths = find(entry, folder)
-    if paths is None:
-        return CheckReport(name, "missing", str(missing(entry, folder)))
+    worse: CheckReport | None = None
+    for paths in find(entry, folder):
+        report = _looked_at(entry, paths)
+        if report.ok:
+            return report
+        worse = worse or report
+    return worse or CheckReport(name, "missing", str(missing(entry, folder)))
+
+
+def _looked_at(entry: Entry, paths: list[Path]) -> CheckReport:
     where = paths[0].parent if paths else None
     files = tuple((path.name, path.stat().st_size) for path in paths)
     try:
-        dataset = load(name, folder=folder)
+        dataset = load_from(paths, entry)
     except ConfigurationError as error:  # the package that carries it is not installed
-        return CheckReport(name, "missing", str(error))
+        return CheckReport(entry.name, "missing", str(error))
     except DataError as error:
-        return CheckReport(name, "damaged", str(error), where, files)
+        return CheckReport(entry.name, "damaged", str(error), where, files)
     return CheckReport(
-        name,
+        entry.name,
         "ok",
         folder=where,
         files=files,

@@ -41,6 +41,9 @@ def digits() -> Dataset:
     )
 
 
+MOST_PIXELS = 1 << 30
+
+
 def made(
     *,
     classes: int = 4,
@@ -60,9 +63,12 @@ def made(
         ("side", side, 1),
         ("points", points, classes),
         ("channels", channels, 1),
+        ("seed", seed, 0),
     ):
         if value < least:
             raise ConfigurationError(f"made: {option} must be at least {least}, got {value}")
+    if (pixels := max(points, classes) * channels * side**2) > MOST_PIXELS:
+        raise ConfigurationError(f"made: {pixels:,} pixels are more than {MOST_PIXELS:,}")
     if not 0 <= noise < float("inf"):
         raise ConfigurationError(f"made: noise must be 0 or more, got {noise}")
 

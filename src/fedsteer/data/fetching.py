@@ -11,7 +11,8 @@ from typing import Any
 
 from fedsteer.data.catalogue import entry_of
 from fedsteer.data.checking import check
-from fedsteer.data.files import cache_folder
+from fedsteer.data.entry import Entry
+from fedsteer.data.files import cache_folder, read, verify
 from fedsteer.errors import ConfigurationError, DataError, extra
 
 
@@ -31,9 +32,12 @@ def fetch(
         reason = "it needs no files" if not entry.files else "its files are not published anywhere"
         more = f"; {entry.instead} can, and may serve instead" if entry.instead else ""
         raise ConfigurationError(f"{name} cannot be downloaded: {reason}{more}")
+    found = check(name, folder=folder)
+    if found.ok and found.folder is not None:
+        return found.folder
     target = cache_folder(name) if folder is None else Path(folder)
-    if check(name, folder=target).ok:
-        return target
+    if folder is None:
+        _remove_damaged(entry, target)  # it would stand before what is fetched
     try:
         import pooch
     except ImportError as error:
@@ -57,6 +61,16 @@ def fetch(
     if not report.ok:
         raise DataError(report.problem)
     return target
+
+
+def _remove_damaged(entry: Entry, target: Path) -> None:
+    for file in entry.files:
+        for path in (target / (file.name + packing) for packing in file.packings):
+            if path.is_file():
+                try:
+                    verify(file, read(path))
+                except DataError:
+                    path.unlink()
 
 
 def _unpack(archive: Path, members: tuple[str, ...], target: Path) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import lzma
 import os
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ def cache_folder(name: str) -> Path:
 def searched_folders(entry: Entry, folder: str | os.PathLike[str] | None = None) -> list[Path]:
     """Where the files may lie, in order of preference. A folder given is the only one searched."""
     root = folder if folder is not None else os.environ.get("FEDSTEER_DATA")
-    below = ("", entry.name, *entry.subfolders)
+    below = (entry.name, *entry.subfolders, "")  # data sets share names of files
     folders = [Path(root) / sub for sub in below] if root else []
     if folder is None:
         folders.append(cache_folder(entry.name))
@@ -47,14 +48,13 @@ def searched_folders(entry: Entry, folder: str | os.PathLike[str] | None = None)
     return folders
 
 
-def find(entry: Entry, folder: str | os.PathLike[str] | None = None) -> list[Path] | None:
-    """The files of a data set in the catalogue's order, from the first folder that has them all."""
+def find(entry: Entry, folder: str | os.PathLike[str] | None = None) -> Iterator[list[Path]]:
+    """The files of a data set in the catalogue's order, from each folder that has them all."""
     for candidate in searched_folders(entry, folder):
         paths = [_packed_in_some_way(candidate, file) for file in entry.files]
         complete = [path for path in paths if path is not None]
         if len(complete) == len(entry.files):
-            return complete
-    return None
+            yield complete
 
 
 def missing(entry: Entry, folder: str | os.PathLike[str] | None = None) -> DataError:

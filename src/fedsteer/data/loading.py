@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -29,22 +30,28 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> Dataset:
     >>> images, labels = load("digits").test()
     """
     entry = entry_of(name)
-    if name == "digits":
-        return digits()
-    if name == "made":
-        return made()
-    paths = find(entry, folder)
-    if paths is None:
-        raise missing(entry, folder)
+    refused: DataError | None = None
+    for paths in find(entry, folder):
+        try:
+            return load_from(paths, entry)
+        except DataError as error:  # of another data set, perhaps: some share names of files
+            refused = refused or error
+    raise refused or missing(entry, folder)
+
+
+def load_from(paths: list[Path], entry: Entry) -> Dataset:
+    """The data set in these files, if it is the published one."""
+    if not entry.files:
+        return digits() if entry.name == "digits" else made()
     contents = read_all(paths)
     # Reading comes before verifying: "truncated" helps a user more than an unequal checksum.
-    parts = _READERS[name](contents, entry)
+    parts = _READERS[entry.name](contents, entry)
     for file, content in zip(entry.files, contents, strict=True):
         verify(file, content)
     checksums = {
         file.name: content.sha256 for file, content in zip(entry.files, contents, strict=True)
     }
-    return Dataset(name, *parts, classes=entry.classes, checksums=checksums)
+    return Dataset(entry.name, *parts, classes=entry.classes, checksums=checksums)
 
 
 def _four_idx_files(contents: list[Content], entry: Entry) -> Parts:

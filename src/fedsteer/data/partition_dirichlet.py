@@ -20,6 +20,9 @@ from fedsteer.data.partition import (
 from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
 
+MOST_EVEN = 1e9
+"""An alpha beyond which shares are the same to all digits, and products of it may overflow."""
+
 
 def dirichlet(
     labels: Indices,
@@ -41,8 +44,8 @@ def dirichlet(
     """
     labels = checked_labels(labels, clients, seed)
     checked_points(points, replace, len(labels))
-    if not 0 < alpha < float("inf"):
-        raise ConfigurationError(f"alpha must be positive, got {alpha}")
+    if not 0 < alpha <= MOST_EVEN:
+        raise ConfigurationError(f"alpha must be above 0 and at most {MOST_EVEN:g}, not {alpha}")
     if minimum < 1:
         raise ConfigurationError(f"minimum must be at least 1, got {minimum}")
     rng = draws.generator(seed, "partition dirichlet")
@@ -68,8 +71,10 @@ def _divided(
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         bounds = np.cumsum(rng.dirichlet(np.full(clients, alpha))) * len(members)
-        # The last bound may fall short of the number of members by a rounding error.
-        owner[members] = np.searchsorted(bounds[:-1], np.arange(len(members)), side="right")
+        # The last bound may fall short of the number of members by a rounding error. Points are
+        # rounded to the nearest client, and nobody is always the first: it would gain by that.
+        places = np.searchsorted(bounds[:-1], np.arange(len(members)) + 0.5, side="right")
+        owner[members] = rng.permutation(clients)[places]
     # Shuffled first, so that what `_topped_up` takes from the end of a client is of any label.
     order = rng.permutation(len(labels))
     order = order[np.argsort(owner[order], kind="stable")]

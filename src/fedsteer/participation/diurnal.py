@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -18,7 +20,7 @@ from fedsteer.participation.base import (
     checked_seed,
 )
 
-_GRID = 1024  # points per period for the average of a clipped wave whose period is no whole number
+_GRID = 1024  # most instants for the average of a clipped wave: a period of a / b rounds has a
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class Diurnal:
         """The mean of p_i(t) over a period: p_i itself, unless the wave is clipped."""
         if (self.base * (1 + self.amplitude)).max() <= 1:
             return self.base
-        steps = int(self.period) if float(self.period).is_integer() else _GRID
+        steps = min(Fraction(repr(float(self.period))).numerator, _GRID)
         total = np.zeros(self.clients)
         for step in range(steps):
             total += self._wave(step / steps)
@@ -75,8 +77,11 @@ class Diurnal:
         return np.flatnonzero(chance < self.at(round))
 
     def _wave(self, cycles: float) -> Probabilities:
-        phase: float | Probabilities = 0.0
-        if self.phases == "spread":
-            phase = draws.generator(self.seed, "participation phases").random(self.clients)
-        wave = self.base * (1 + self.amplitude * np.sin(2 * np.pi * (cycles + phase)))
+        wave = self.base * (1 + self.amplitude * np.sin(2 * np.pi * (cycles + self._phases)))
         return np.clip(wave, SMALLEST_PROBABILITY, 1.0)
+
+    @cached_property
+    def _phases(self) -> float | Probabilities:
+        if self.phases == "common":
+            return 0.0
+        return draws.generator(self.seed, "participation phases").random(self.clients)

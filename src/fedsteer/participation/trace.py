@@ -105,8 +105,13 @@ class Trace:
     @cached_property
     def _grid(self) -> _Grid:
         ratios = [_ratio(self.round_seconds, length) for length in self._lengths.tolist()]
+        try:
+            instants = np.array([ratio.denominator for ratio in ratios], np.float64)
+        except OverflowError:
+            raise ConfigurationError(
+                f"rounds of {self.round_seconds:g} seconds are too short for this trace"
+            ) from None
         strides = np.array([ratio.numerator % ratio.denominator for ratio in ratios], np.float64)
-        instants = np.array([ratio.denominator for ratio in ratios], np.float64)
         step = (self._lengths / instants)[self._owners]
         first = np.ceil(_whole(self._starts / step))
         last = np.ceil(_whole(self._ends / step))  # t < end

@@ -53,6 +53,10 @@ class ClusterOptions(WarmUpOptions):
             last = self.cluster_count - 1  # numbers begin at 0
             numbers_by_client("clusters", self.clusters, whole=True, low=0, high=last)
 
+    @property
+    def warms_up(self) -> bool:
+        return self.clusters is None and self.select == "search"
+
 
 @final
 class ClusterFedVARP(Rule):
@@ -66,10 +70,9 @@ class ClusterFedVARP(Rule):
 
     def begin(self, clients: Clients) -> Component:
         options, count = self.options, self.options.cluster_count
-        warms_up = options.clusters is None and options.select == "search"
-        if warms_up and not clients.closed:
+        if options.warms_up and not clients.closed:
             raise ConfigurationError("select='search' needs sizes; use select='online'")
-        own = ClusterMemory.of(count, WarmUp(options.cycles) if warms_up else None)
+        own = ClusterMemory.of(count, WarmUp(options.cycles) if options.warms_up else None)
         if options.clusters is not None:
             members = clients.members()
             slots = clients.roster.find(members)

@@ -78,7 +78,6 @@ class CoreSetOptions(WarmUpOptions):
 
     @property
     def warms_up(self) -> bool:
-        """Whether training begins with the paper's warm-up."""
         return self.core_set is None and self.select == "search"
 
     @property

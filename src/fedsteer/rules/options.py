@@ -40,6 +40,11 @@ class Options:
     def __post_init__(self) -> None:
         check_options(self)
 
+    @property
+    def warms_up(self) -> bool:
+        """Whether training begins with a warm-up that waits for everybody."""
+        return False
+
 
 def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
     """An options object; an unknown key is an error that names the nearest valid one."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
-from fedsteer.simulate.entries import Entry, find_entry
+from fedsteer.simulate.entries import Entry, find_entry, refuse_endless_warm_up
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.runner import Progress, Watch, run_entry
+from fedsteer.simulate.world import make_participation
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,12 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
                 f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
             )
         # A mistake in its options shows now, not after hours.
-        entry.build(experiment, 0, [1.0])
+        rule = entry.build(experiment, 0, [1.0])
+        if rule.options.warms_up and experiment.participation.kind == "trace":
+            for seed in range(experiment.seeds):
+                plan, clients = experiment.participation, experiment.partition.clients
+                odds = make_participation(plan, clients, seed).probabilities
+                refuse_endless_warm_up(rule, odds)
     return [
         Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
         for seed in range(experiment.seeds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedsteer.draws import generator
-from fedsteer.errors import unknown
+from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records.labels import FULL, label_of
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
@@ -42,6 +42,15 @@ class Entry:
         if own.get("select") == "frequent" and odds is not None and told:
             own.setdefault("frequencies", _drawn_ties(odds, seed))
         return make_rule(self.rule, preset=self.preset, **(options | own))
+
+
+def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
+    """A warm-up waits for everybody: also for a client that never takes part."""
+    if rule.options.warms_up and odds is not None and odds.min() <= 0:
+        raise ConfigurationError(
+            f"client {odds.argmin()} never takes part, and the warm-up of {rule.name} would wait "
+            f"for it for ever; choose options.{rule.name}.select=online, or leave the rule out"
+        )
 
 
 def _drawn_ties(odds: Any, seed: int) -> dict[int, float]:

@@ -24,7 +24,7 @@ PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
 WORDS = {"True": True, "False": False, "None": "none"}  # as Python has them
 MOST_WHOLE = 1 << 63  # of any whole number in a setting
-MOST_CLIENTS, MOST_ROUNDS, MOST_THREADS = 100_000_000, 1_000_000_000, 1_024
+MOST_CLIENTS, MOST_ROUNDS, MOST_THREADS = 10_000_000, 1_000_000_000, 1_024
 
 
 @dataclass(frozen=True)

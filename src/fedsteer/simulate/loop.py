@@ -20,6 +20,7 @@ from torch import Tensor
 from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.records.totals import Totals
 from fedsteer.rules import Requests, Round, Rule
+from fedsteer.simulate.entries import refuse_endless_warm_up
 from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -67,12 +68,7 @@ class Simulation:
                 raise ConfigurationError(
                     f"core_set names {owner!r}; clients are 0 to {self.world.clients - 1}"
                 )
-        odds = self.world.participation.probabilities
-        if self.rule.phase(self.state) == "warm-up" and odds is not None and odds.min() <= 0:
-            raise ConfigurationError(
-                f"client {odds.argmin()} never takes part: the warm-up would wait for it for ever; "
-                "choose select = 'online'"
-            )
+        refuse_endless_warm_up(self.rule, self.world.participation.probabilities)
 
     @property
     def finished(self) -> bool:

@@ -82,7 +82,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     dataset = _dataset(experiment.data)
     partition = _partition(experiment.partition, dataset, seed)
     clients = len(partition.indices)
-    present = _participation(experiment.participation, clients, seed)
+    present = make_participation(experiment.participation, clients, seed)
     view = ProbabilityView(
         kind=experiment.participation.reported,  # type: ignore[arg-type]
         factor=experiment.participation.wrong_factor,
@@ -179,7 +179,8 @@ def _partition(plan: PartitionPlan, dataset: Dataset, seed: int) -> Partition:
     raise unknown("partition", plan.kind, ("label-groups", "dirichlet", "shards", "iid"))
 
 
-def _participation(plan: ParticipationPlan, clients: int, seed: int) -> Participation:
+def make_participation(plan: ParticipationPlan, clients: int, seed: int) -> Participation:
+    """Who is there in which round."""
     kinds = ("groups", "bernoulli", "markov", "diurnal", "trace", "everybody")
     if plan.kind not in kinds:
         raise unknown("participation", plan.kind, kinds)

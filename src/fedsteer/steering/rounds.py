@@ -162,6 +162,9 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
     # No comparison holds for nan.
     if probabilities is not None:
+        if round.refresh:  # whoever only refreshes weighs nothing, and may never come by itself
+            asked = set(round.refresh)
+            probabilities = np.where([c in asked for c in clients], 1.0, probabilities)
         bad = [not RAREST <= p <= 1 for p in probabilities.tolist()]
         _fault(faults, bad, "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
