@@ -34,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"errors"},
     "values": set(),
     "draws": set(),
-    "gpu": set(),
+    "gpu": {"errors"},
     "steering": {"errors", "options", "values", "gpu"},
     "rules": {"errors", "options", "values", "draws", "steering"},
     "fedsteer": {"errors", "steering", "rules"},

@@ -24,6 +24,7 @@ from fedsteer.bench import machine  # noqa: E402
 from fedsteer.bench.measure import FULL, OURS, REFERENCE, measure  # noqa: E402
 from fedsteer.bench.table import to_json, to_text  # noqa: E402
 from fedsteer.bench.workloads import WORKLOADS  # noqa: E402
+from fedsteer.simulate.world import usable_cores  # noqa: E402
 
 PEERS = ("pfl", "fedjax", "flower")
 
@@ -53,7 +54,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="fedsteer beside other simulators.")
     parser.add_argument("--workload", default="a,b,c", help="of a, b, c; default: all")
     parser.add_argument("--peers", default=",".join(PEERS), help="of pfl, fedjax, flower")
-    parser.add_argument("--repeats", type=int, help="repetitions; default 15, 9 and 9")
+    parser.add_argument(
+        "--repeats", type=int, help="repetitions; default: 25 of (a), 9 of (b) and (c)"
+    )
     parser.add_argument("--out", type=Path, help="write everything to this JSON file")
     parser.add_argument("--environments", type=Path, default=HERE / ".venvs")
     parser.add_argument("--setup", action="store_true", help="only make the environments")
@@ -75,7 +78,7 @@ def main() -> int:
             plan = replace(plan, repeats=options.repeats)
         with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as folder:
             results.append(
-                measure(WORKLOADS[key], plan, pythons, Path(folder), machine.cores(), progress)
+                measure(WORKLOADS[key], plan, pythons, Path(folder), usable_cores(), progress)
             )
         print(f"\n{to_text(results[-1])}", flush=True)
     if options.out is not None:

@@ -51,6 +51,11 @@ class TrainingFailed(FedsteerError):
     """Local training or evaluation raised; the message says whose, where it was one client's."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says, without the lines that explain it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def extra(name: str) -> str:
     """How to install an extra; the package is on no index, and its name there may be another's."""
     return f"pip install '.[{name}]' in a clone of fedsteer"

@@ -60,3 +60,55 @@ def not_a_module(shape: Shape, classes: int) -> int:
 
 
 NOT_A_FACTORY = 3
+
+
+class Centre(nn.Module):
+    """Samples of a batch influence each other, though nothing is a norm by name."""
+
+    def forward(self, values: Tensor) -> Tensor:
+        return values - values.mean(dim=0)
+
+
+class AtRest(nn.Module):
+    """Behaves otherwise in its evaluation mode: raises, or gives a pair."""
+
+    def __init__(self, shape: Shape, classes: int, raises: bool) -> None:
+        super().__init__()
+        self.head, self.raises = nn.Linear(shape[0] * shape[1] * shape[2], classes), raises
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        logits: Tensor = self.head(images.flatten(1))
+        if self.training:
+            return logits
+        if self.raises:
+            raise KeyError("several\nlines")
+        return logits, logits
+
+
+def centred(shape: Shape, classes: int) -> nn.Module:
+    size = shape[0] * shape[1] * shape[2]
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(size, 6), Centre(), nn.Tanh(), nn.Linear(6, classes)
+    )
+
+
+def normalised(shape: Shape, classes: int) -> nn.Module:
+    size = shape[0] * shape[1] * shape[2]
+    norm = nn.BatchNorm1d(6, track_running_stats=False)
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 6), norm, nn.Linear(6, classes))
+
+
+def resting(shape: Shape, classes: int) -> nn.Module:
+    return forgetful(shape, classes).eval()
+
+
+def other_at_rest(shape: Shape, classes: int) -> nn.Module:
+    return AtRest(shape, classes, raises=False)
+
+
+def broken_at_rest(shape: Shape, classes: int) -> nn.Module:
+    return AtRest(shape, classes, raises=True)
+
+
+def refusing(shape: Shape, classes: int) -> nn.Module:
+    raise ValueError("divisible by nothing\nand more words about it")

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedsteer.errors import TrainingFailed
 from fedsteer.training import Evaluation, evaluate, make_network
-from fedsteer.training.evaluate import CHUNK
+from fedsteer.training.evaluate import MOST
 
 
-@pytest.mark.parametrize("count", [1, 50, CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("count", [1, 50, MOST, MOST + 1])
 def test_against_a_loop_over_points(count: int) -> None:
     network = make_network("mlp", (1, 3, 3), 4, {"hidden": [6]})
     model = 3 * network.initial(0)
@@ -53,6 +54,26 @@ def test_dropout_rests() -> None:
     found = [evaluate(network, network.initial(0), images, labels, 4).loss for _ in range(2)]
     assert found[0] == found[1]
     assert network.module.training
+
+
+def test_a_network_made_in_its_evaluation_mode_trains_in_the_other() -> None:
+    network = make_network("tests.training.own_networks:resting", (1, 3, 3), 4, {})
+    assert all(module.training for module in network.module.modules())
+
+
+@pytest.mark.parametrize("name", ["other_at_rest", "broken_at_rest"])
+def test_a_network_that_breaks_at_rest_is_told_in_one_line(name: str) -> None:
+    network = make_network(f"tests.training.own_networks:{name}", (1, 3, 3), 4, {})
+    with pytest.raises(TrainingFailed, match="in evaluation") as error:
+        evaluate(network, network.initial(0), torch.rand((5, 1, 3, 3)), torch.zeros(5).long(), 4)
+    assert "\n" not in str(error.value) and network.module.training
+
+
+def test_the_last_points_are_not_alone() -> None:
+    """A network that takes statistics of what it sees at once."""
+    network = make_network("tests.training.own_networks:normalised", (1, 3, 3), 4, {})
+    images = torch.rand((MOST + 1, 1, 3, 3), generator=torch.Generator().manual_seed(0))
+    assert evaluate(network, network.initial(0), images, torch.arange(MOST + 1) % 4, 4).loss > 0
 
 
 def test_classes_without_test_points_count_for_no_client() -> None:

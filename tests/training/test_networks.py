@@ -45,7 +45,6 @@ def test_parameter_counts(
 def test_preact_resnet18_has_the_size_of_a_resnet18() -> None:
     network = make_network("preact-resnet18", (3, 32, 32), 10, {})
     assert 11.1e6 < network.dim < 11.25e6
-    assert network.mixes_samples
     blocks = [m for m in network.module.modules() if isinstance(m, nn.Conv2d)]
     assert sum(m.kernel_size == (3, 3) for m in blocks) == 17
 
@@ -100,6 +99,9 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
         ("mlp", {"activation": "relo"}, "did you mean 'relu'"),
         ("fashion-cnn", {"head": "soft"}, "unknown head 'soft'"),
         ("fashion-cnn", {"channels": [2] * 9}, "model fashion-cnn cannot be built"),
+        ("fashion-cnn", {"padding": 1.5}, "model fashion-cnn cannot be built"),
+        ("preact-resnet18", {"width": 0}, "width of model preact-resnet18 must be whole numbers"),
+        (f"{OWN}:refusing", {}, "cannot be built: divisible by nothing$"),
         ("no.such.module:net", {}, "cannot be imported: No module named 'no'"),
         (f"{OWN}:absent", {}, "cannot be imported"),
         (":net", {}, "cannot be imported"),
@@ -111,8 +113,31 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
     ],
 )
 def test_mistakes(name: str, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
+    with pytest.raises(ConfigurationError, match=words) as error:
         make_network(name, (1, 12, 12), 4, options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_with_hooks_is_not_known_by_its_layers() -> None:
+    def hooked(attach: Callable[[nn.Sequential], object]) -> Network:
+        def build() -> nn.Module:
+            module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+            attach(module)
+            return module
+
+        return Network(build)
+
+    assert known_layers(hooked(lambda module: None)) is not None
+    for attach in (
+        lambda module: module[3].register_forward_hook(lambda layer, given, found: -found),
+        lambda module: module[1].register_forward_pre_hook(lambda layer, given: given),
+        lambda module: module[3].register_full_backward_hook(lambda layer, given, found: None),
+        lambda module: module.register_forward_hook(lambda layer, given, found: found),
+        lambda module: setattr(module[2], "forward", lambda values: values),
+    ):
+        assert known_layers(hooked(attach)) is None
+    with pytest.raises(ConfigurationError, match=r"a hook on parameter '1\.weight'"):
+        hooked(lambda module: module[1].weight.register_hook(lambda gradient: gradient))
 
 
 def test_buffers_are_refused_by_name() -> None:

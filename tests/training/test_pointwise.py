@@ -152,11 +152,12 @@ def bits(trained: Any) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["plain", "masked", "momentum"])
+@pytest.mark.parametrize(("hidden", "points"), [(64, 90), (5, 20)])
 @pytest.mark.parametrize("clients", [1, 2, 3, 8])
-def test_threads_change_no_bit(clients: int, kind: str) -> None:
+def test_threads_change_no_bit(clients: int, hidden: int, points: int, kind: str) -> None:
     """Large enough for products to be shared out among threads."""
-    wide = make_network("mlp", (1, 28, 28), CLASSES, {"hidden": [64]})
-    data = training_data((1, 28, 28), (90,) * clients)
+    wide = make_network("mlp", (1, 28, 28), CLASSES, {"hidden": [hidden]})
+    data = training_data((1, 28, 28), (points,) * clients)
     model, found = wide.initial(1), set()
     before = torch.get_num_threads()
     try:
@@ -169,6 +170,18 @@ def test_threads_change_no_bit(clients: int, kind: str) -> None:
     finally:
         torch.set_num_threads(before)
     assert len(found) == 1
+
+
+def test_losses_of_a_run_that_diverges_are_those_of_other_engines() -> None:
+    """Times a rate that large they do not fit into four bytes."""
+    data, how = training_data(SHAPE, SIZES["equal"]), LocalTraining(rate=1e25, epochs=1, batch=4)
+    plain, jobs = network("logistic"), [Job(client) for client in range(4)]
+    ours, theirs = (
+        make_engine(name, plain, data, how, 5).train(plain.initial(1), jobs, 2)
+        for name in ("stacked", "sequential")
+    )
+    assert np.isfinite(theirs.losses).all() and theirs.losses.max() > 1e20
+    np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-2)
 
 
 def test_a_model_may_lie_anywhere_in_memory() -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from pathlib import Path
 from typing import Any
 
-
-def cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+from fedsteer.simulate.world import usable_cores
 
 
 def facts() -> dict[str, Any]:
@@ -23,7 +17,7 @@ def facts() -> dict[str, Any]:
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         "processor": _processor(),
-        "cores": cores(),
+        "cores": usable_cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gpu": gpu,

@@ -43,7 +43,9 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--workload", default="a,b", metavar="KEYS", help="of a, b, c; default a,b")
     parser.add_argument("--peers", metavar="NAMES", help="of plain, pfl, fedjax, flower")
-    parser.add_argument("--repeats", type=int, metavar="N", help="repetitions; default 7 and 3")
+    parser.add_argument(
+        "--repeats", type=int, metavar="N", help="repetitions; default: 9, or 3 of long ones"
+    )
     parser.add_argument("--quick", action="store_true", help="only show that it works")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -60,6 +62,7 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.bench.workloads import WORKLOADS
     from fedsteer.cli.display import progress_bar
     from fedsteer.errors import ConfigurationError, unknown
+    from fedsteer.simulate.world import usable_cores
 
     if options.repeats is not None and options.repeats < 2:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
@@ -87,7 +90,7 @@ def execute(options: argparse.Namespace) -> int:
         plans = {key: replace(plan, repeats=options.repeats) for key, plan in plans.items()}
     pythons = dict.fromkeys([*ours, *dict.fromkeys(wanted)], sys.executable)
     facts = machine.facts()
-    cores = 1 if options.quick else machine.cores()
+    cores = 1 if options.quick else usable_cores()
     if not options.json:
         print(machine.in_words(facts))
     results = []

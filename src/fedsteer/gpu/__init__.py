@@ -12,6 +12,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from fedsteer.errors import first_line
+
 
 def kernels_beside(values: Any, module: str) -> Any:
     """The Triton kernels in `module` for this torch tensor, or None: then torch does it."""
@@ -32,7 +34,7 @@ def triton_works(device: Any) -> bool:
     try:
         import_module(f"{__name__}.trial").run(device)
     except Exception as error:  # whatever it is, torch can do without
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = first_line(error)
         warnings.warn(
             f"Triton cannot be used here ({reason}): torch's own operations are, which take longer",
             RuntimeWarning,

@@ -181,14 +181,13 @@ class Slot:
     def _gradient(self, images: Tensor, labels: Tensor) -> None:
         if self.low is not self.weights:
             self.low.copy_(self.weights)
-        loss = self._loss(list(self.views.values()), images, labels)
+        loss = self._loss(images, labels)
         found = torch.autograd.grad(loss, list(self.views.values()))
         torch._foreach_copy_(self.into, list(found))
         self.loss += loss.detach()
 
-    def _loss(self, views: list[Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        parameters = dict(zip(self.views, views, strict=True))
-        logits: Tensor = functional_call(self.network.module, parameters, (images,)).float()
+    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self.network.module, self.views, (images,)).float()
         if self.how.mask_absent_labels:
             logits = logits * self.mask
         return F.cross_entropy(logits, labels)

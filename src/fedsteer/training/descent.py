@@ -47,8 +47,9 @@ class Descent:
                 add(batch.into, given)
             self.moved = True
         odds = torch.log_softmax(torch.cat(seen, dim=2), dim=1)
-        losses: NDArray[np.float32] = np.vecdot(odds.flatten(1).numpy(), room.hit_by_client)
-        return losses.astype(np.float64)
+        by_client = odds.flatten(1).numpy(), room.hit_by_client
+        losses: NDArray[np.float64] = np.vecdot(*by_client, dtype=np.float64)
+        return losses
 
     def _batches(
         self, places: Tensor | None

@@ -48,7 +48,7 @@ class Engine(Protocol):
         """Updates of all jobs."""
 
 
-def choose_engine(network: Network, device: str, exact: bool = False) -> str:
+def choose_engine(network: Network, device: str, exact: bool = True) -> str:
     """The static rule above; `exact`: float32 products are asked for on a GPU."""
     layers = known_layers(network)
     if layers is not None and is_dense(layers):
@@ -62,7 +62,8 @@ def choose_engine(network: Network, device: str, exact: bool = False) -> str:
 
 def choose_threads(network: Network, cores: int) -> int:
     """One thread for dense networks, where more mostly get in the way; else up to four."""
-    return 1 if _is_dense_network(network) else min(cores, 4)
+    layers = known_layers(network)
+    return 1 if layers is not None and is_dense(layers) else min(cores, 4)
 
 
 def make_engine(
@@ -74,7 +75,7 @@ def make_engine(
     exact: bool = True,
 ) -> Engine:
     """An engine by name; `exact` False allows shorter numbers in the products on a GPU."""
-    given = network, data, how, seed
+    given, layers = (network, data, how, seed), known_layers(network, exact)
     if name == "sequential":
         return Sequential(*given, exact=exact)
     if name == "captured":
@@ -84,29 +85,17 @@ def make_engine(
     if name not in ENGINES:
         raise unknown("engine", name, ("auto", *ENGINES))
     if name == "threaded":
-        layers = known_layers(network, exact)
         if layers is None or not is_direct(layers) or data.images.is_cuda:
             raise ConfigurationError(
                 "the threaded engine needs a CPU and a plain stack of convolutions and dense "
                 "layers; run.engine=sequential trains any network"
             )
         return Threaded(*given, DirectGradient(layers))
-    gradient = _gradient(network, exact)
+    gradient: StackedGradient = VmappedGradient(network)
+    if layers is not None:
+        gradient = FormulaGradient(network, layers, exact)
     width = max(1, STACKED_NUMBERS // network.dim)
     pointwise = None
-    layers = known_layers(network, exact)
     if layers is not None and is_wide(layers) and not data.images.is_cuda:
         pointwise = Pointwise(layers, network.dim, data, how)
     return Stacked(*given, gradient, width, pointwise, exact=exact)
-
-
-def _gradient(network: Network, exact: bool) -> StackedGradient:
-    layers = known_layers(network, exact)
-    if layers is None:
-        return VmappedGradient(network)
-    return FormulaGradient(network, layers, exact)
-
-
-def _is_dense_network(network: Network) -> bool:
-    layers = known_layers(network)
-    return layers is not None and is_dense(layers)

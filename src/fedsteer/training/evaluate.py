@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsteer.errors import TrainingFailed, first_line
 from fedsteer.training.direct import channels_last
 from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.networks import Network
 
 Floats = NDArray[np.float64]
-CHUNK = 2_048
+MOST = 2_048  # points at once
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Evaluation:
 def evaluate(
     network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
 ) -> Evaluation:
-    """Evaluate in chunks; dropout and the like rest."""
+    """Evaluate in parts of equal size, or by one more; dropout and the like rest."""
     right = torch.zeros(classes, dtype=torch.float64, device=model.device)
     seen = torch.zeros_like(right)
     loss = 0.0
@@ -58,16 +59,28 @@ def evaluate(
     layers = None if images.is_cuda else known_layers(network)
     by_pixel = layers is not None and not is_dense(layers)
     with torch.no_grad(), network.at_rest():
-        for start in range(0, len(images), CHUNK):
-            target = labels[start : start + CHUNK]
-            chunk = images[start : start + CHUNK]
-            logits = network.logits(model, channels_last(chunk) if by_pixel else chunk)
+        parts = -(-len(images) // MOST)
+        for part, target in zip(
+            images.tensor_split(parts), labels.tensor_split(parts), strict=True
+        ):
+            logits = _logits(network, model, channels_last(part) if by_pixel else part)
             loss += float(F.cross_entropy(logits, target, reduction="sum"))
             hits = (logits.argmax(dim=-1) == target).double()
             right.index_add_(0, target, hits)
             seen.index_add_(0, target, torch.ones_like(hits))
     per_class = (right / seen).cpu().numpy()
     return Evaluation(float(right.sum() / seen.sum()), loss / len(images), per_class)
+
+
+def _logits(network: Network, model: Tensor, images: Tensor) -> Tensor:
+    try:
+        logits = network.logits(model, images)
+    except Exception as error:
+        raise TrainingFailed(f"the network failed in evaluation: {first_line(error)}") from error
+    if not isinstance(logits, Tensor):
+        kind = type(logits).__name__
+        raise TrainingFailed(f"the network gave {kind} in evaluation, not a tensor of logits")
+    return logits
 
 
 def _mean(values: Floats) -> float:

@@ -25,6 +25,8 @@ def known_layers(network: Network, exact: bool = True) -> list[Layer] | None:
     # parameters listed once, so its second place is not known and the network is not plain.
     if type(network.module) is not nn.Sequential:
         return None
+    if not all(map(_unchanged, network.module.modules())):
+        return None
     known = _Known({p.name: p.start for p in network.parameters}, exact)
     for place, module in enumerate(network.module):
         if not known.take(module, str(place)):
@@ -42,6 +44,17 @@ def is_dense(layers: list[Layer]) -> bool:
 def mixes_samples(layers: list[Layer]) -> bool:
     """Whether samples of a batch influence each other."""
     return any(isinstance(layer, (Norm, Block)) for layer in layers)
+
+
+def _unchanged(module: nn.Module) -> bool:
+    """Whether the module does what its type says: no hooks, no method of its own."""
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+    return not any(hooks) and "forward" not in vars(module)
 
 
 class _Known:

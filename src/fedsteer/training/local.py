@@ -101,7 +101,8 @@ def schedule(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
 
-    Epoch after epoch, no point is ever dropped; a row shorter than the widest ends in zeros.
+    Epoch after epoch, no point is ever dropped; a row shorter than the widest is filled with
+    the first.
     """
     count = len(points)
     if not count:
@@ -110,7 +111,7 @@ def schedule(
         return np.tile(points, (how.epochs, 1)), np.full(how.epochs, count)
     draw = generator(seed, "batches", round=round, client=client) if how.shuffle else None
     rows = -(-count // how.batch)
-    table = np.zeros((how.epochs, rows * how.batch), np.int64)
+    table = np.full((how.epochs, rows * how.batch), points[0], np.int64)
     for epoch in table:
         epoch[:count] = points if draw is None else draw.permutation(points)
     sizes = np.full(rows, how.batch)

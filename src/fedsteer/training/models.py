@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, first_line, unknown
 from fedsteer.training.networks import Network
 
 Shape = tuple[int, int, int]
@@ -136,8 +136,10 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
         if not takes_any and option not in [p.name for p in known[2:]]:
             raise unknown(f"option of model {name}", option, [p.name for p in known[2:]])
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
-    for key in ("channels", "hidden") if name in MODELS else ():
+    for key in ("channels", "hidden", "width") if name in MODELS else ():
         sizes = plain.get(key, ())
+        if key == "width" and key in plain:
+            sizes = (sizes,)
         if not isinstance(sizes, tuple) or not all(type(n) is int and n > 0 for n in sizes):
             raise ConfigurationError(
                 f"{key} of model {name} must be whole numbers above 0 like [64], not {options[key]}"
@@ -151,8 +153,10 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
 
     try:
         return Network(factory)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"model {name} cannot be built: {error}") from error
+    except ConfigurationError:
+        raise
+    except Exception as error:  # whatever it is, it is the factory's
+        raise ConfigurationError(f"model {name} cannot be built: {first_line(error)}") from error
 
 
 def _imported(path: str) -> Callable[..., nn.Module]:

@@ -29,7 +29,7 @@ class Network:
 
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
         self.factory = factory
-        self.module = self._build(0)
+        self.module = self._build(0).train()  # whatever it was made as
         if any(True for _ in self.module.buffers()):
             name = next(name for name, _ in self.module.named_buffers())
             raise ConfigurationError(
@@ -44,16 +44,16 @@ class Network:
                     f"the network has a frozen parameter {name!r}, which would be trained; keep "
                     "what is frozen out of the module"
                 )
+            if value._backward_hooks:
+                raise ConfigurationError(
+                    f"the network has a hook on parameter {name!r}, which would not be called; put "
+                    "what it does into the module"
+                )
             self.parameters.append(Parameter(name, value.shape, start, start + value.numel()))
             start += value.numel()
         self.dim = start
         if not self.dim:
             raise ConfigurationError("the network has no parameters")
-
-    @property
-    def mixes_samples(self) -> bool:
-        """Whether samples of a batch influence each other (batch norm): no padding then."""
-        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 
     def initial(self, seed: int) -> Tensor:
         """A fresh (d,) vector; a function of the seed alone, global generators stay untouched."""

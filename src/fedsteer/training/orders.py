@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.training.local import Job, Trained, Trainer
 from fedsteer.training.sequential import Sequential
 
@@ -66,6 +66,6 @@ class Together(Trainer, ABC):
             reference = Sequential(self.network, self.data, self.how, self.seed, exact=self.exact)
             reference.train(model, jobs, round, proximal)
             raise TrainingFailed(
-                f"clients fail when trained together, though none does alone: {error}; "
+                f"clients fail when trained together, though none does alone: {first_line(error)}; "
                 "run.engine=sequential trains them so"
             ) from error

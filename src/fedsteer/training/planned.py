@@ -46,6 +46,7 @@ class Planned:
         self.even = int(self.lengths[0]) == int(self.lengths[-1])  # all take as many steps
         table = np.zeros((len(self.sizes), max(rows.shape[1] for rows, _ in schedules)), np.int64)
         for start, (rows, _) in zip(self.starts.tolist(), schedules, strict=True):
+            table[start : start + len(rows)] = rows[:, :1]
             table[start : start + len(rows), : rows.shape[1]] = rows
         self.table = torch.as_tensor(table, device=device)
         self.rows = torch.as_tensor(self.starts, device=device)
@@ -56,7 +57,7 @@ class Planned:
         return int(self.sizes[self.starts[place] + step])
 
     def points(self, step: int, group: Group) -> Tensor:
-        """(c, widest) the batches of a group; padding repeats point 0 at weight 0."""
+        """(c, widest) the batches of a group; padding repeats a point of the client at weight 0."""
         if self.even:  # a view
             by_step = self.table.view(len(self.lengths), -1, self.table.shape[1])
             return by_step[group.first : group.last, step, : group.widest]

@@ -127,7 +127,8 @@ class Pointwise:
             losses = sum(descent.epoch(places) for places in self._epochs(orders, most))
             small = torch.cat([room.given.sum(dim=1), *self._above.moved()], dim=1)
         moved = updates[:, : self.rows * self.first.inside]
-        torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
+        with using(torch.get_num_threads() if moved.is_contiguous() else 1):
+            torch.bmm(room.padded.mT, room.images, out=moved.unflatten(1, (self.rows, -1)))
         updates = updates[:, : self.dim]
         updates[:, self.first.bias :] = small
         return Trained(updates, room.steps.copy(), losses / (self.how.rate * room.steps))

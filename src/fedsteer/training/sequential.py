@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsteer.draws import generator
-from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     Job,
@@ -51,7 +51,7 @@ class Sequential(Trainer):
                 raise
             except Exception as error:
                 raise TrainingFailed(
-                    f"client {job.client} failed in local training: {error}"
+                    f"client {job.client} failed in local training: {first_line(error)}"
                 ) from error
         return Trained(updates, steps, losses)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsteer.draws import generator
-from fedsteer.errors import FedsteerError, TrainingFailed
+from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.training.direct import DirectGradient
 from fedsteer.training.layers import Sink
 from fedsteer.training.local import (
@@ -61,7 +61,7 @@ class Threaded(Trainer):
                     raise
                 except Exception as error:
                     raise TrainingFailed(
-                        f"client {job.client} failed in local training: {error}"
+                        f"client {job.client} failed in local training: {first_line(error)}"
                     ) from error
         return Trained(updates, steps, losses)
 

@@ -12,9 +12,10 @@ from fedsteer.training.networks import Network
 class VmappedGradient:
     """(clients, d) gradients and (clients,) losses; the network is whatever it is."""
 
+    pads = False  # samples of a batch may influence each other
+
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.pads = not network.mixes_samples
 
     def arrange(self, flat: Tensor) -> Tensor:
         """Parameters are taken in their usual order."""

@@ -7,7 +7,6 @@ made, as the others make none.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +22,7 @@ from fedsteer.data.partition import partition_of
 from fedsteer.rules import make_rule
 from fedsteer.simulate.experiment import Experiment, Model, RunPlan
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.world import World
+from fedsteer.simulate.world import World, usable_cores
 from fedsteer.training import (
     LocalTraining,
     TrainingData,
@@ -87,7 +86,7 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
     )
     network = make_network(workload.model, workload.shape, workload.classes, {})
     network.module.to(device)
-    threads = threads or choose_threads(network, os.cpu_count() or 1)
+    threads = threads or choose_threads(network, usable_cores())
     torch.set_num_threads(threads)
     images = torch.as_tensor(work.images(), device=device)
     labels = torch.as_tensor(work.labels, device=device)
