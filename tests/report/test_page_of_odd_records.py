@@ -47,11 +47,27 @@ def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
         for client, event in ((4, "failed"), (5, "refused")):
             row = {"round": 2, "client": client, "event": event, "reason": "gone"}
             writer.append("clients", row)
+        writer.append("clients", row | {"event": "failed", "reason": "failed: once is enough"})
     page = page_of(tmp_path)
     assert "failed: gone" in page and "refused: gone" in page
+    assert "failed: once is enough" in page and "failed: failed" not in page
+    assert "asked in vain, and why" in page
     data = data_of(page)
     codes = [row[1] for row in data["rasters"][0]["image"]]
     assert [data["kinds"][int(code)] for code in codes] == ["failed", "dropped"]
+
+
+def test_a_node_has_one_name_once_it_said_who_it_is(tmp_path: Path) -> None:
+    """As Flower's clients: nobody knows them before they answer for the first time."""
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        for number, (client, event) in enumerate(
+            [("node-7", "failed"), ("client-3", "fresh"), ("node-9", "failed")], start=1
+        ):
+            row = {"round": number, "client": client, "event": event}
+            writer.append("clients", row | ({"node": "node-7"} if event == "fresh" else {}))
+    (picture,) = data_of(page_of(tmp_path))["rasters"]
+    assert picture["clients"] == ["client-3", "node-9"]
 
 
 def test_equal_data_is_drawn_once(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def train_locally(message: Message, context: Context) -> Message:
     number = int(message.content["config"]["server-round"])
     clients = config["clients"]
     if not is_there(partition, number, clients, config["weak"], config["powerful"], seed):
-        return Message(Error(code=0, reason=f"away in round {number}"), reply_to=message)
+        return Message(Error(code=0, reason="away"), reply_to=message)
 
     model = make_model()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())

@@ -55,11 +55,12 @@ def client_entries(
     """Rows of clients.jsonl: everyone who was asked, and what became of the answer."""
     extras = {
         reply.client: {
+            "node": f"node-{node}",  # its name until it said who it is
             "loss": reply.loss,
             "steps": reply.steps,
             **({} if reply.reported is None else {"reported": reply.reported}),
         }
-        for reply in reading.usable.values()
+        for node, reply in reading.usable.items()
     }
     rows = client_rows(number, happened, set(collected), extras)
     return rows + refused_rows(number, reading.failed, event="failed")

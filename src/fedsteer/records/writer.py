@@ -54,19 +54,18 @@ class RecordWriter:
             file.seek(0, os.SEEK_END)
 
     def manifest(self, value: Mapping[str, Any], **environment: Any) -> None:
-        """What is being run, by which version, when and where; `environment` adds to the latter."""
+        """What is being run, by which version, when and where; `environment` adds to the latter.
+
+        What `value` says of these itself stands.
+        """
         here = {
             "python": platform.python_version(),
             "machine": platform.machine(),
             "cores": os.cpu_count(),
         }
-        whole = {
-            "format": FORMAT,
-            "version": fedsteer.__version__,
-            **value,
-            "environment": here | environment,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
+        whole = {"format": FORMAT, "version": fedsteer.__version__, **value}
+        whole.setdefault("environment", here | environment)
+        whole.setdefault("created", datetime.now(UTC).isoformat(timespec="seconds"))
         write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:

@@ -134,7 +134,7 @@ SHOWN = 3
 def note(summary: Summary) -> str:
     """What the numbers mean, in one line."""
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
-    if summary.baseline is not None:
+    if any(row.difference or row.late_difference for row in summary.rows):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
     left_out = sum(row.unfinished for row in summary.rows)
     if left_out:

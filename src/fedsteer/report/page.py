@@ -39,7 +39,7 @@ from fedsteer.report.statistics import DRAWN_FROM
 from fedsteer.report.visits import unused_table
 
 SHOWN_CLIENTS = 6
-SHOWN_REASONS = 100
+SHOWN_REASONS = 20
 DENSE = 11  # more columns than this are set smaller
 BUTTONS = 6  # more experiments than this are chosen from a list
 FROM_CLIENTS = ("residual", "staleness")  # plots of every seed whose rows of clients were kept
@@ -91,7 +91,9 @@ def render(
 
 def _sheet_card(runs: Sequence[Run], sheet: Mapping[str, Any]) -> str:
     """What the table is about, and its own figure where that is not the curves below."""
-    words = [f"<p>{escape(part)}</p>" for part in str(sheet.get("about", "")).split("\n\n") if part]
+    words = [
+        f"<p>{escape(part)}</p>" for part in _unquoted(sheet.get("about", "")).split("\n\n") if part
+    ]
     drawn = own_figure(runs, sheet)
     if drawn is not None:
         words.append(f'<div class="drawn">{drawn}</div>')
@@ -177,6 +179,11 @@ def _headline(material: Material, experiment: str) -> str:
         + table([(one.heading, one.meaning, one.words) for one in shown], rows, name)
         + f'<p class="note">{escape(note(summary))}</p>'
     )
+
+
+def _unquoted(text: object) -> str:
+    """Without the marks that Markdown has for code."""
+    return str(text).replace("`", "")
 
 
 def _unused(material: Material, experiment: str) -> str:

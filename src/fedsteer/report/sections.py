@@ -22,6 +22,7 @@ class Section:
     heading: str
     caption: str
     wide: bool = True
+    listed: str = ""  # goes on where there is something below the plot
 
 
 SECTIONS = (
@@ -95,7 +96,8 @@ SECTIONS = (
         "events",
         "Norm bound and unused updates",
         "Each mark is a round in which the norm bound shortened the server's step, to this share "
-        "of its length. The list names clients that were asked in vain, and why.",
+        "of its length.",
+        listed="The list names clients that were asked in vain, and why.",
     ),
 )
 
@@ -111,9 +113,10 @@ def figure(section: Section, controls: str, panels: Sequence[str], below: str = 
         for panel in panels
     )
     count = f" of-{min(len(panels), 3)}" if len(panels) > 1 else ""
+    caption = " ".join(filter(None, (section.caption, section.listed if below else "")))
     return (
         f'<figure class="{name}" id="{section.key}">'
-        f"<figcaption><h2>{escape(section.heading)}</h2><p>{escape(section.caption)}</p>"
+        f"<figcaption><h2>{escape(section.heading)}</h2><p>{escape(caption)}</p>"
         f"</figcaption>{controls}"
         + (f'<div class="panels{count}">{plots}</div>' if panels else "")
         + f"{below}</figure>\n"

@@ -202,14 +202,14 @@ def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
         "unfinished": row.unfinished,
         "pairs": 0 if row.difference is None else row.difference.count,
     }
-    for field in fields(row)[6:]:
+    for field in fields(row):
         value = getattr(row, field.name)
         if field.name == "groups":
             for name in groups:
                 record |= _pair(f"accuracy_{name}", value.get(name))
-        else:
+        elif field.type == "Estimate | None":
             record |= _pair(field.name, value)
-    return record
+    return record | {"failures": "; ".join(row.failures)}
 
 
 def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:

@@ -39,15 +39,18 @@ def read_visits(run: Run) -> Visits:
     """Go through a run's clients once; the rows themselves are not kept in memory."""
     visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
-    for row in run.rows("clients"):
+    rows = run.rows("clients")
+    called = _names(rows)
+    for row in rows:
         visits.rows += 1
         event = look(row, "event")
         if _kind(event) in ("dropped", "failed"):
             reason = str(look(row, "reason") or "no reason given")
-            if event != "dropped":
+            if event != "dropped" and not reason.startswith(str(event)):
                 reason = f"{event}: {reason}"
             moment = int(number(row, "round") or 0)
-            visits.unused.append((moment, str(look(row, "client")), reason))
+            client = str(look(row, "client"))
+            visits.unused.append((moment, called.get(client, client), reason))
         staleness = number(row, "staleness")
         if event not in ("fresh", "refresh") or staleness is None or staleness < 1:
             continue
@@ -76,8 +79,7 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
         return None
     shares = {}
     for group, counts in sorted(pooled.items()):
-        bins = range(max(counts) + 1)
-        total = counts.total()
+        bins, total = sorted(counts), counts.total()
         shares[group] = {
             "x": [bin_centre(one) for one in bins],
             "y": [rounded(counts[one] / total / bin_width(one), 3) for one in bins],
@@ -123,8 +125,13 @@ def unused_table(visits: Sequence[Visits]) -> list[tuple[str, int, list[str], in
 def raster(run: Run) -> dict[str, Any] | None:
     """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
     rows = run.rows("clients")
+    called = _names(rows)
     seen = [
-        (str(look(row, "client")), int(moment), EVENTS.index(_kind(look(row, "event"))))
+        (
+            called.get(client := str(look(row, "client")), client),
+            int(moment),
+            EVENTS.index(_kind(look(row, "event"))),
+        )
         for row in rows
         if (moment := number(row, "round")) is not None and look(row, "event") is not None
     ]
@@ -150,6 +157,11 @@ def raster(run: Run) -> dict[str, Any] | None:
         "image": ["".join(map(str, line)) for line in image.tolist()],
         "of": len(order),
     }
+
+
+def _names(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Flower: what a node that had not told who it is turned out to be called."""
+    return {str(row["node"]): str(look(row, "client")) for row in rows if look(row, "node")}
 
 
 def client_order(manifest: dict[str, Any]) -> list[str]:

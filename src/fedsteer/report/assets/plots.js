@@ -72,13 +72,23 @@ const plots = (() => {
 
   const short = (value) => (value < 0.001 ? value.toExponential(0)
     : String(Number(value.toPrecision(6))));
-  // A few round numbers for a logarithmic axis: the more decades, the fewer per decade.
-  function logarithmic(values, words = short) {
+  // A few round numbers for a logarithmic axis: the more decades, the fewer per decade. Within half
+  // a decade they are as far from each other as on a linear one; a single value stands in the middle.
+  function logarithmic(values, words = short, highest = Infinity) {
     const known = values.filter((value) => value > 0);
     if (!known.length) return { type: "log" };
-    const low = Math.floor(Math.log10(Math.min(...known)));
-    const high = Math.ceil(Math.log10(Math.max(...known)));
-    const span = Math.log10(Math.max(...known) / Math.min(...known));
+    const least = Math.min(...known), most = Math.max(...known), span = Math.log10(most / least);
+    if (span < 0.5) {
+      const from = span ? least : least / 2, to = span ? most : Math.min(2 * least, highest);
+      const rough = (to - from) / 4, unit = 10 ** Math.floor(Math.log10(rough));
+      const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough), ticks = [];
+      for (let at = Math.floor(from / step); (at - 1) * step <= to; at += 1) {
+        if (at > 0 && at * step <= highest * 1.0001) ticks.push(Number((at * step).toPrecision(6)));
+      }
+      const range = span ? {} : { range: [Math.log10(from), Math.log10(to * 1.05)] };
+      return { type: "log", tickvals: ticks, ticktext: ticks.map(words), ...range };
+    }
+    const low = Math.floor(Math.log10(least)), high = Math.ceil(Math.log10(most));
     const steps = span < 1.7 ? [1, 2, 5] : span < 3.2 ? [1, 3] : [1];
     const stride = Math.ceil(span / 8) || 1, ticks = [];
     for (let decade = low; decade <= high; decade += stride) {
@@ -134,7 +144,7 @@ const plots = (() => {
   }
 
   // An axis of shares ends at 0 and 1; plotly's own range for no lines at all ends at 400 %.
-  const shares = (traces) => ({ tickformat: ".0%",
+  const shares = (traces) => ({ tickformat: ".2~%",
     ...(traces.length ? { autorangeoptions: { clipmin: 0, clipmax: 1 } } : { range: [0, 1] }) });
 
   function accuracy(view) {
@@ -148,7 +158,7 @@ const plots = (() => {
     const all = shown(view, data.accuracy)
       .flatMap((entry) => Object.values(data.accuracy[entry].groups).flatMap((one) => one.mean));
     const top = Math.min(1, 1.08 * Math.max(0.1, ...all.filter((value) => value !== null)));
-    const y = { title: "accuracy on these labels", tickformat: ".0%", range: [0, top] };
+    const y = { title: "accuracy on these labels", tickformat: ".2~%", range: [0, top] };
     return { data: traces, layout: layout(view, x, y) };
   }
 
@@ -187,7 +197,7 @@ const plots = (() => {
       });
     // Logarithmic: beside a rule that meets everybody in every round the others would lie at zero.
     const y = { title: "share per round of absence",
-      ...logarithmic(traces.flatMap((trace) => trace.y), (value) => `${short(100 * value)}%`),
+      ...logarithmic(traces.flatMap((trace) => trace.y), (value) => `${short(100 * value)}%`, 1),
       ...(traces.length ? {} : { range: [-3, 0] }) };
     const longest = Math.max(...shown(view, data.staleness)
       .flatMap((entry) => Object.values(data.staleness[entry]).flatMap((one) => one.x)));
