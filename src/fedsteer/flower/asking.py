@@ -49,7 +49,7 @@ def make_round(
     # nan for a client nobody knows the probability of: the rule drops it
     probabilities = None if known is None else [known.get(client, np.nan) for client in clients]
     refreshed = [usable[n].client for n in usable if asked.names[n] in asked.requests.refresh]
-    starts = [asked.sent[node] for node in usable] if rule.own_rate else []
+    starts = [asked.sent[node] for node in usable] if "starts" in rule.needs else []
     return Round(
         number=number,
         clients=clients,
@@ -57,7 +57,7 @@ def make_round(
         probabilities=[asked.share] * len(clients) if sampling else probabilities,
         # Of a population that is known the rule has the sizes, and strangers have none.
         sizes=[r.size for r in replies] if replies and options.population is None else None,
-        steps=[r.steps for r in replies] if replies and rule.name == "scaffold" else None,
+        steps=[r.steps for r in replies] if replies and "steps" in rule.needs else None,
         starts=np.stack(starts) if starts else None,
         model=model,
         refresh=refreshed or None,

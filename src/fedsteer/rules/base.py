@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, TypeVar, final
 
 import numpy as np
 
@@ -97,13 +97,23 @@ class Memory(Component):
     made_with: str = ""  # the options that live on in the state, in words
 
 
+Own = TypeVar("Own", bound=Component)
+
+
+def own_of(memory: Memory, kind: type[Own]) -> Own:
+    """What the rule itself keeps, which is of this kind."""
+    assert isinstance(memory.own, kind)
+    return memory.own
+
+
 class Rule(ABC):
-    """A server rule. Subclasses are final: they implement the hooks and nothing else."""
+    """A server rule. Subclasses implement the hooks and nothing else."""
 
     name: ClassVar[str]
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
+    needs: ClassVar[frozenset[str]] = frozenset()  # of "steps" and "starts" of a `Round`
     shaping: ClassVar[tuple[str, ...]] = ()  # options that the rule's own memory is made by
 
     def __init__(self, options: Options) -> None:
@@ -176,7 +186,7 @@ class Rule(ABC):
         """
         bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
-        clients = enrol_population(dim, sizes, source, bound)  # type: ignore[arg-type]
+        clients = enrol_population(dim, sizes, source, bound)
         memory = Memory(clients, self.begin(clients), made_with=self._made_with)
         if like is not None:
             memory.like = _no_rows(like, dim)

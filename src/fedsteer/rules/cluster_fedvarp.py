@@ -21,7 +21,7 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates, own_of
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options
@@ -84,13 +84,13 @@ class ClusterFedVARP(Rule):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = _own(memory)
+        own = own_of(memory, ClusterMemory)
         if own.warm_up is None:
             return asked
         return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = _own(memory)
+        own = own_of(memory, ClusterMemory)
         if own.warm_up is not None:
             return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
         labels = self._labels(own, active)
@@ -116,7 +116,7 @@ class ClusterFedVARP(Rule):
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = _own(memory)
+        own = own_of(memory, ClusterMemory)
         if own.warm_up is not None:
             collected = own.warm_up.commit(memory.clients, active, outcome.scratch)
             if collected is not None and own.warm_up.over:
@@ -133,16 +133,16 @@ class ClusterFedVARP(Rule):
         own.renew(active, labels, result)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = _own(memory)
+        own = own_of(memory, ClusterMemory)
         own.leave(slots, sizes)
         if own.warm_up is not None:
             own.warm_up.forget(slots)
 
     def warming_up(self, memory: Memory) -> bool:
-        return _own(memory).warm_up is not None
+        return own_of(memory, ClusterMemory).warm_up is not None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        own = _own(memory)
+        own = own_of(memory, ClusterMemory)
         return no_estimates(memory, len(slots)) if own.rows is None else own.estimates(slots)
 
     def _labels(self, own: ClusterMemory, active: Active) -> Integers:
@@ -157,8 +157,3 @@ def _believed(belongs: Floats, products: Floats, squares: Floats) -> Beliefs:
     """Of means, where `belongs` (clusters, m) says who has which one."""
     estimates = Estimates(np.sum(belongs * products, axis=0), squares @ belongs)
     return Beliefs(estimates, columns=int((squares > 0).sum()))
-
-
-def _own(memory: Memory) -> ClusterMemory:
-    assert isinstance(memory.own, ClusterMemory)
-    return memory.own

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, own_of
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, library_of
@@ -56,6 +56,7 @@ class FedAWE(Rule):
     name: ClassVar[str] = "fedawe"
     options_type: ClassVar[type[Options]] = FedAWEOptions
     own_rate: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = frozenset({"starts"})
     options: FedAWEOptions
 
     @property
@@ -68,8 +69,7 @@ class FedAWE(Rule):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = memory.own
-        assert isinstance(own, FedAWEMemory)
+        own = own_of(memory, FedAWEMemory)
         if own.initial is None:  # before the first step everyone starts from the global model
             return asked
         slots = memory.clients.roster.preview(asked.train)
@@ -82,8 +82,7 @@ class FedAWE(Rule):
         return replace(asked, each=each)
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = memory.own
-        assert isinstance(own, FedAWEMemory)
+        own = own_of(memory, FedAWEMemory)
         if active.model is None:
             raise RoundRefused("FedAWE needs model: the global model the round started from")
         for name, array, shape in (
@@ -118,8 +117,7 @@ class FedAWE(Rule):
         return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = memory.own
-        assert isinstance(own, FedAWEMemory)
+        own = own_of(memory, FedAWEMemory)
         if own.initial is None:
             own.initial = active.kernels.clone(active.model)
         joined = active.slots[(active.old_sizes <= 0) & ~active.fresh]
@@ -137,8 +135,8 @@ class FedAWE(Rule):
         own.last[slots] = float(active.number)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        assert isinstance(memory.own, FedAWEMemory)
-        memory.own.last[slots] = memory.own.since[slots] = 0.0
+        own = own_of(memory, FedAWEMemory)
+        own.last[slots] = own.since[slots] = 0.0
 
     @staticmethod
     def _start(own: FedAWEMemory, slot: int) -> Array:

@@ -11,19 +11,15 @@ FedVARP, beta = 0 is FedAvg.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Rule
-from fedsteer.rules.fedvarp import corrected
+from fedsteer.rules.fedvarp import Remembering
 from fedsteer.rules.options import Options
-from fedsteer.steering.clients import Clients
-from fedsteer.steering.kernels import Array, Floats
-from fedsteer.steering.memory import Recalled, UpdateMemory
-from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
+from fedsteer.steering.kernels import Floats
+from fedsteer.steering.memory import Recalled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,34 +31,14 @@ class FedStaleOptions(Options):
 
 
 @final
-class FedStale(Rule):
+class FedStale(Remembering):
     """FedVARP with less trust in old updates."""
 
     name: ClassVar[str] = "fedstale"
     options_type: ClassVar[type[Options]] = FedStaleOptions
     options: FedStaleOptions
 
-    def begin(self, clients: Clients) -> Component:
-        return UpdateMemory()
-
-    def compute(self, memory: Memory, active: Active) -> Outcome:
-        return corrected(memory, active)
-
-    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        assert isinstance(memory.own, UpdateMemory)
-        memory.own.store_updates(
-            active, outcome.scratch, self._trust(outcome.scratch), memory.clients
-        )
-
-    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, memory.clients)
-
-    def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        assert isinstance(memory.own, UpdateMemory)
-        return memory.own.estimates(slots, memory.like)
-
-    def _trust(self, recalled: Recalled) -> Floats:
+    def trust(self, recalled: Recalled) -> Floats:
         trust = np.full(len(recalled.dots), self.options.beta)
         if self.options.adaptive:
             usable = recalled.squares > 0

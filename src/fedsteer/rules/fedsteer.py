@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, own_of
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
@@ -95,7 +95,7 @@ class FedSteer(Rule):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = _own(memory)
+        own = own_of(memory, FedSteerMemory)
         if own.warm_up is not None:
             return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
         every = self.options.refresh_all_every
@@ -107,7 +107,7 @@ class FedSteer(Rule):
         return replace(asked, refresh=tuple(c for c in reachable if c not in here))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = _own(memory)
+        own = own_of(memory, FedSteerMemory)
         if own.warm_up is not None:
             return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
         space, weights, total = own.subspace, active.weights, max(active.total, 1e-300)
@@ -137,7 +137,7 @@ class FedSteer(Rule):
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own, options = _own(memory), self.options
+        own, options = own_of(memory, FedSteerMemory), self.options
         if own.warm_up is not None:
             own.subspace, own.warm_up = end_warm_up_round(
                 options,
@@ -170,10 +170,10 @@ class FedSteer(Rule):
         )
 
     def half_written(self, memory: Memory) -> bool:
-        return _own(memory).subspace.torn
+        return own_of(memory, FedSteerMemory).subspace.torn
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = _own(memory)
+        own = own_of(memory, FedSteerMemory)
         space = own.subspace
         less = sizes @ space.read(slots)
         space.write(slots, np.zeros((len(slots), len(space.owners))))
@@ -188,13 +188,13 @@ class FedSteer(Rule):
             own.sketches[slots] = 0.0
 
     def warming_up(self, memory: Memory) -> bool:
-        return _own(memory).warm_up is not None
+        return own_of(memory, FedSteerMemory).warm_up is not None
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
-        return _own(memory).subspace.read(slots)
+        return own_of(memory, FedSteerMemory).subspace.read(slots)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        return _own(memory).subspace.estimates(slots, memory.like)
+        return own_of(memory, FedSteerMemory).subspace.estimates(slots, memory.like)
 
     def _sweep(
         self,
@@ -229,8 +229,3 @@ def _believed(
     """Of coordinates before and after the round; `products` are of the raw columns."""
     before, after = (Estimates(*geometry.estimate(z * scale, products)) for z in (old, new))
     return Beliefs(before, after, geometry.condition, geometry.columns)
-
-
-def _own(memory: Memory) -> FedSteerMemory:
-    assert isinstance(memory.own, FedSteerMemory)
-    return memory.own

@@ -8,26 +8,19 @@ Memory N x d. The sum over all clients is kept running.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.base import Memory, Outcome, Rule, own_of
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
-
-
-def corrected(memory: Memory, active: Active) -> Outcome:
-    """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i); FedStale shares it."""
-    own = memory.own
-    assert isinstance(own, UpdateMemory)
-    recalled = own.recall(active, active.weights, minus=active.weights)
-    return recalled_outcome(recalled, active.weights)
 
 
 def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
@@ -47,26 +40,36 @@ def _believed(scales: Floats, dots: Floats, squares: Floats) -> Beliefs:
     return Beliefs(Estimates(scales * dots, scales**2 * squares))
 
 
-@final
-class FedVARP(Rule):
-    """The last update of every client as its estimate."""
+class Remembering(Rule):
+    """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), h_i the last update of client i."""
 
-    name: ClassVar[str] = "fedvarp"
+    @abstractmethod
+    def trust(self, recalled: Recalled) -> Floats:
+        """(m,) beta_i of the active clients from now on."""
 
     def begin(self, clients: Clients) -> Component:
         return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        return corrected(memory, active)
+        recalled = own_of(memory, UpdateMemory).recall(active, active.weights, minus=active.weights)
+        return recalled_outcome(recalled, active.weights)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        assert isinstance(memory.own, UpdateMemory)
-        memory.own.store_updates(active, outcome.scratch, np.ones(len(active)), memory.clients)
+        scales = self.trust(outcome.scratch)
+        own_of(memory, UpdateMemory).store_updates(active, outcome.scratch, scales, memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        assert isinstance(memory.own, UpdateMemory)
-        memory.own.forget(slots, memory.clients)
+        own_of(memory, UpdateMemory).forget(slots, memory.clients)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        assert isinstance(memory.own, UpdateMemory)
-        return memory.own.estimates(slots, memory.like)
+        return own_of(memory, UpdateMemory).estimates(slots, memory.like)
+
+
+@final
+class FedVARP(Remembering):
+    """The last update of every client as its estimate."""
+
+    name: ClassVar[str] = "fedvarp"
+
+    def trust(self, recalled: Recalled) -> Floats:
+        return np.ones(len(recalled.dots))

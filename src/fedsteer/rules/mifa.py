@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.base import Memory, Outcome, Rule, own_of
 from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
@@ -65,8 +65,7 @@ class MIFA(Rule):
         return MIFAMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = memory.own
-        assert isinstance(own, MIFAMemory)
+        own = own_of(memory, MIFAMemory)
         known = own.updates.squares[active.slots] >= 0
         heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
         if self.options.start == "seen":
@@ -79,15 +78,14 @@ class MIFA(Rule):
         return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        assert isinstance(memory.own, MIFAMemory)
-        recalled, memory.own.heard = outcome.scratch
-        memory.own.updates.store_updates(active, recalled, np.ones(len(active)), memory.clients)
+        own = own_of(memory, MIFAMemory)
+        recalled, own.heard = outcome.scratch
+        own.updates.store_updates(active, recalled, np.ones(len(active)), memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        assert isinstance(memory.own, MIFAMemory)
-        memory.own.heard -= float(sizes[memory.own.updates.squares[slots] >= 0].sum())
-        memory.own.updates.forget(slots, memory.clients)
+        own = own_of(memory, MIFAMemory)
+        own.heard -= float(sizes[own.updates.squares[slots] >= 0].sum())
+        own.updates.forget(slots, memory.clients)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        assert isinstance(memory.own, MIFAMemory)
-        return memory.own.updates.estimates(slots, memory.like)
+        return own_of(memory, MIFAMemory).updates.estimates(slots, memory.like)

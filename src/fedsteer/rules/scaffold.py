@@ -20,7 +20,7 @@ import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule
+from fedsteer.rules.base import Memory, Outcome, Requests, Rule, own_of
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
@@ -55,6 +55,7 @@ class Scaffold(Rule):
 
     name: ClassVar[str] = "scaffold"
     options_type: ClassVar[type[Options]] = ScaffoldOptions
+    needs: ClassVar[frozenset[str]] = frozenset({"steps"})
     options: ScaffoldOptions
 
     @property
@@ -67,8 +68,7 @@ class Scaffold(Rule):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = memory.own
-        assert isinstance(own, ScaffoldMemory)
+        own = own_of(memory, ScaffoldMemory)
         if own.control is None:
             return asked
         slots = memory.clients.roster.find(asked.train)
@@ -86,8 +86,7 @@ class Scaffold(Rule):
         return weighted_sum(active, averaging_weights(active, self.options.average))
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = memory.own
-        assert isinstance(own, ScaffoldMemory)
+        own = own_of(memory, ScaffoldMemory)
         if not len(active):
             return
         assert active.steps is not None
@@ -109,8 +108,7 @@ class Scaffold(Rule):
         kernels.add_rows(own.control, active.shares * rates, active.updates)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = memory.own
-        assert isinstance(own, ScaffoldMemory)
+        own = own_of(memory, ScaffoldMemory)
         own.known[slots] = 0.0
         if own.controls.rows is None or own.control is None:
             return

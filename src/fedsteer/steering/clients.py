@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,18 +52,13 @@ class Clients(Component):
     roster: Roster
     sizes: Table  # n_i; 0: not a member
     closed: bool
-    source: Component
+    source: ProbabilitySource
     bound: NormBound | None = None
     total: float = 0.0  # sum of n_i over members
     mass: float = 0.0  # sum over rounds of sum_A n_i / p_i (open)
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
-
-    @property
-    def probability(self) -> ProbabilitySource:
-        """The probability source under its protocol."""
-        return cast(ProbabilitySource, self.source)
 
     def members(self) -> list[ClientId]:
         """Everyone who belongs to the population now."""
@@ -111,7 +106,7 @@ class Clients(Component):
             only_refresh = set(round.refresh)
             fresh = np.array([client not in only_refresh for client in round.clients])
         if weighs:
-            inverse = self.probability.inverse(slots, round.number, given, fresh)
+            inverse = self.source.inverse(slots, round.number, given, fresh)
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
         total = self.total + _grown(sizes, old_sizes)
@@ -164,7 +159,7 @@ class Clients(Component):
         newcomers = active.old_sizes <= 0
         if newcomers.any():
             self.roster.enrol(active.clients)
-            self.probability.join(active.slots[newcomers], active.number)
+            self.source.join(active.slots[newcomers], active.number)
 
     def commit(self, active: Active, squared_norms: Floats, *, training: bool) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
@@ -178,13 +173,13 @@ class Clients(Component):
             if not self.closed:
                 self.mass += float((active.sizes * active.inverse)[active.fresh].sum())
             self.rounds += 1
-            self.probability.observe(active.slots[active.fresh], active.number)
+            self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number
         self.number = active.number
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""
-        self.probability.restart(self.number)
+        self.source.restart(self.number)
         self.last_seen.values[:] = 0
 
     def resolve(self, clients: Sequence[ClientId]) -> tuple[list[ClientId], Integers]:
@@ -204,7 +199,7 @@ class Clients(Component):
         sizes = self.sizes[slots]
         if self.bound is not None:
             self.bound.forget(slots, sizes)
-        self.probability.forget(slots)
+        self.source.forget(slots)
         leaving = float(sizes.sum())
         # Every past round told of the whole population, the leavers among it.
         self.mass = max(self.mass - self.rounds * leaving, 0.0)
@@ -233,7 +228,7 @@ def _grown(sizes: Floats, old_sizes: Floats) -> float:
 
 
 def enrol_population(
-    dim: int, sizes: Sizes | None, source: Component, bound: NormBound | None
+    dim: int, sizes: Sizes | None, source: ProbabilitySource, bound: NormBound | None
 ) -> Clients:
     """The clients known before the first round."""
     if not isinstance(dim, (int, np.integer)) or dim < 1:
@@ -272,7 +267,7 @@ def enrol_population(
         total=total,
         last_seen=Table(np.zeros(len(table.values), np.int64)),
     )
-    clients.probability.join(np.arange(len(table.values)), 0)
+    clients.source.join(np.arange(len(table.values)), 0)
     return clients
 
 

@@ -7,8 +7,8 @@ done for the active clients.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 
-class ProbabilitySource(Protocol):
-    """1/p_i of whoever is active."""
+class ProbabilitySource(Component, ABC):
+    """1/p_i of whoever is active. A source that does not count visits leaves all else as it is."""
 
+    @abstractmethod
     def inverse(
         self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
     ) -> Floats:
@@ -44,7 +45,7 @@ class ProbabilitySource(Protocol):
 
 
 @dataclass
-class Known(Component):
+class Known(ProbabilitySource):
     """p_i as passed with every round."""
 
     def inverse(
@@ -57,14 +58,9 @@ class Known(Component):
             )
         return 1.0 / given
 
-    def join(self, slots: Integers, number: int) -> None: ...
-    def observe(self, slots: Integers, number: int) -> None: ...
-    def forget(self, slots: Integers) -> None: ...
-    def restart(self, number: int) -> None: ...
-
 
 @dataclass
-class Sampled(Component):
+class Sampled(ProbabilitySource):
     """The server samples a fraction of the clients uniformly: p_i is that fraction."""
 
     fraction: float
@@ -74,14 +70,9 @@ class Sampled(Component):
     ) -> Floats:
         return np.full(len(slots), 1.0 / self.fraction)
 
-    def join(self, slots: Integers, number: int) -> None: ...
-    def observe(self, slots: Integers, number: int) -> None: ...
-    def forget(self, slots: Integers) -> None: ...
-    def restart(self, number: int) -> None: ...
-
 
 @dataclass
-class Visits(Component):
+class Visits(ProbabilitySource):
     """1/p_i = rounds / visits since the client became a member, this round included.
 
     Consistent for any p_i, where `Intervals` is biased by its cap; noisier in the first rounds.
@@ -113,7 +104,7 @@ class Visits(Component):
 
 
 @dataclass
-class Intervals(Component):
+class Intervals(ProbabilitySource):
     """1/p_i = mean number of rounds between visits (FedAU, Wang and Ji 2024).
 
     Rounds are counted since the last visit; an interval ends with a visit or at `cap` rounds, and
@@ -161,7 +152,7 @@ class Intervals(Component):
 
 
 @dataclass
-class Shrunk(Component):
+class Shrunk(ProbabilitySource):
     """p_i between a client's own share of rounds and that of everybody (empirical Bayes).
 
         p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members

@@ -37,7 +37,8 @@ def run_in_lockstep(
         first = left[0].experiment
         world = build_world(first, 0)
         part = [cell for cell in left if alike(cell.experiment, first)]
-        part = part[: batches_that_fit(world.network.dim, world.clients, len(part), room)]
+        clients = max(cell.experiment.partition.clients for cell in part)
+        part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
         taken = {cell.folder for cell in part}
         left = [cell for cell in left if cell.folder not in taken]
         runs = [OpenRun(c.experiment, c.entry, c.seed, c.folder, resume) for c in part]

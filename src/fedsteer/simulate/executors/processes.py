@@ -87,6 +87,8 @@ def one_thread_each(device: str) -> Iterator[None]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _start_worker(messages: Any, halt: Any, parent: int) -> None:
