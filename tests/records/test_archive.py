@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsteer.errors import DataError
+from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run, archive, find_runs, pack_records, read_sheet
 from fedsteer.records.archive import read_archive, shortened, write_archive
 from fedsteer.report import summarise, to_csv, to_markdown, to_svg
@@ -79,7 +79,7 @@ def test_whose_clients_are_kept(
     found = find_runs(packed)
     assert {run.folder.name for run in found if run.clients} == detailed
     assert {run.folder.name for run in found if run.arrays} == detailed
-    with pytest.raises(ValueError, match="clients must be one of"):
+    with pytest.raises(ConfigurationError, match="unknown choice of clients"):
         pack_records([runs], packed, clients="some")
 
 

@@ -191,3 +191,13 @@ def test_numbers_of_rounds_and_points_end_somewhere() -> None:
     with pytest.raises(RoundRefused, match="at most 1e\\+15"):
         rule.step(state, Round(1, [0], updates, probabilities=[0.5], sizes=[1e300]))
     assert rule.step(state, Round(1, [0], updates, probabilities=[0.5])).delta == [2.0]
+
+
+def test_own_coordinates_on_a_column_that_was_next_to_nothing_are_cut() -> None:
+    """A client that only refreshes leaves its column as it is."""
+    rule = make_rule("fedsteer", core_set=[0], coordinates="own", magnitude="follow")
+    state = rule.init(3, [1.0] * 2)
+    tiny, long = (np.array([[size, 0.0, 0.0]]) for size in (1e-6, 1.0))
+    state = rule.step(state, Round(1, [0], tiny, [0.5])).state
+    state = rule.step(state, Round(2, [0], long, [0.5], refresh=[0])).state
+    np.testing.assert_allclose(rule.coordinates(state, [0]), [[1e3]])

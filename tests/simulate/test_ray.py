@@ -36,7 +36,7 @@ def test_without_ray_one_line_names_the_extra(
 
 def test_an_engine_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'ray'"):
-        compare_cells(plan_cells(small(), ["fedavg"], tmp_path), engine="rya")
+        compare_cells(plan_cells(small(), ["fedavg"], tmp_path), executor="rya")
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +68,15 @@ def test_the_records_are_those_of_local_processes(cluster: Any, tmp_path: Path) 
             finished.append(cell.folder)
 
     cells = plan_cells(small(), RULES, tmp_path / "ray")
-    runs = compare_cells(cells, engine="ray", report=report)
+    runs = compare_cells(cells, executor="ray", report=report)
     assert [run.folder for run in runs] == [cell.folder for cell in cells]
     assert sorted(finished) == sorted(cell.folder for cell in cells)
     compare_small(tmp_path / "here", RULES, jobs=2)
     same(tmp_path / "here", tmp_path / "ray")
     with pytest.raises(ConfigurationError, match="already holds this run"):
-        compare_cells(cells, engine="ray")
+        compare_cells(cells, executor="ray")
     before = {run.folder: (run.folder / "result.json").stat().st_mtime_ns for run in runs}
-    compare_cells(cells, engine="ray", resume=True)  # finished runs are not repeated
+    compare_cells(cells, executor="ray", resume=True)  # finished runs are not repeated
     assert before == {run.folder: (run.folder / "result.json").stat().st_mtime_ns for run in runs}
 
 
@@ -84,7 +84,7 @@ def test_the_records_are_those_of_local_processes(cluster: Any, tmp_path: Path) 
 def test_one_run_at_a_time_and_one_that_diverges(cluster: Any, tmp_path: Path) -> None:
     experiment = small({"training.rate": 1e30, "seeds": 1})
     cells = plan_cells(experiment, ["fedavg", "fedsteer:practical"], tmp_path)
-    bad, good = compare_cells(cells, engine="ray", jobs=1)
+    bad, good = compare_cells(cells, executor="ray", jobs=1)
     assert not bad.finished and "sent a non-finite update" in str(bad.failure)
     assert good.finished and good.failure is None
 
@@ -102,7 +102,7 @@ def test_ctrl_c_brings_everything_home_and_processes_go_on(cluster: Any, tmp_pat
                 os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        compare_cells(cells, engine="ray", report=report)
+        compare_cells(cells, executor="ray", report=report)
     begun = [cell for cell in cells if (cell.folder / CHECKPOINT).exists()]
     assert {cell.folder for cell in begun} >= seen - {tmp_path}
     assert not all(Run(cell.folder).finished for cell in cells)
@@ -132,7 +132,7 @@ def test_a_lost_worker_goes_on_from_its_checkpoint(
             for process in killed:
                 os.kill(process, signal.SIGKILL)
 
-    compare_cells(cells, engine="ray", report=report)
+    compare_cells(cells, executor="ray", report=report)
     assert len(killed) == 1
     assert after.pop() == 0  # it came to its end
     assert min(after) > 20, "it began anew instead of going on from its checkpoint"
@@ -144,21 +144,21 @@ def test_a_lost_worker_goes_on_from_its_checkpoint(
 @pytest.mark.slow
 def test_what_fails_on_a_machine_is_said_in_one_line(cluster: Any, tmp_path: Path) -> None:
     cells = plan_cells(small({"seeds": 1}), ["fedavg", "mifa"], tmp_path)
-    compare_cells(cells, engine="ray")
+    compare_cells(cells, executor="ray")
     for cell in cells:
         (cell.folder / "result.json").unlink()
     (cells[0].folder / CHECKPOINT).write_bytes(b"torn")
     with pytest.raises(
         ConfigurationError, match=r"a machine of the Ray cluster, says: .*is not a checkpoint"
     ):
-        compare_cells(cells, engine="ray", resume=True)
+        compare_cells(cells, executor="ray", resume=True)
 
 
 @pytest.mark.slow
 def test_more_threads_than_any_machine_has(cluster: Any, tmp_path: Path) -> None:
     cells = plan_cells(small({"run.threads": 64}), ["fedavg"], tmp_path)
     with pytest.raises(ConfigurationError, match=r"--set run\.threads=2 makes it fit"):
-        compare_cells(cells, engine="ray")
+        compare_cells(cells, executor="ray")
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
     pytest.importorskip("ray").shutdown()
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
     with pytest.raises(ConfigurationError, match=r"no Ray cluster at 127\.0\.0\.1:9: .*refused"):
-        compare_cells(plan_cells(small(), ["fedavg"], tmp_path), engine="ray")
+        compare_cells(plan_cells(small(), ["fedavg"], tmp_path), executor="ray")
 
 
 def workers() -> list[int]:

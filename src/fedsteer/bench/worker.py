@@ -1,4 +1,4 @@
-"""The worker process of one side: `python -m fedsteer.bench.worker SIDE FOLDER THREADS PROCESSES`.
+"""The worker process of one side: its arguments are SIDE FOLDER THREADS PROCESSES [DEVICE].
 
 `measure` starts it; nobody needs to call it by hand.
 """

@@ -109,12 +109,9 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
     if path.is_dir():
         raise ConfigurationError(f"cannot write to {path}: it is a folder")
     writable(path.parent)
+    write_atomically(path, text.encode())
     if page:
-        write_atomically(path, text.encode())
         print(path)
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
 
 
 def _beside(place: Path) -> Path:

@@ -12,7 +12,7 @@ from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.rules import PRESETS, RULES
-from fedsteer.steering.rounds import MOST
+from fedsteer.steering.rounds import LARGEST_COUNT
 
 PREFIX = "fedsteer-"
 SAMPLING = "sampling"
@@ -71,7 +71,7 @@ class StrategyOptions:
             value = getattr(self, name)
             patterns = (value,) if isinstance(value, str) else listed(name, value, "name patterns")
             object.__setattr__(self, name, patterns)
-        for name, most in (("population", MOST), ("known_probabilities", 1.0)):
+        for name, most in (("population", LARGEST_COUNT), ("known_probabilities", 1.0)):
             if (table := getattr(self, name)) is not None:
                 named = _by_name(name, table)
                 numbers_by_client(name, named, above=0.0, high=most)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import DataError
+from fedsteer.errors import DataError, unknown
 from fedsteer.records.archive import BULKY, SHEET, WHOLE, compact_json, compact_rows, write_archive
 from fedsteer.records.files import parse_json
 from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet
@@ -27,7 +27,7 @@ def pack_records(
     sheet   which table of the paper this is; by default what the folders say of themselves
     """
     if clients not in CLIENTS:
-        raise ValueError(f"clients must be one of {CLIENTS}, not {clients!r}")
+        raise unknown("choice of clients", clients, CLIENTS)
     known = sheet if sheet is not None else read_sheet(*folders)
     named = _named(folders, known)
     detailed = set(named) if clients == "all" else set() if clients == "none" else _firsts(named)

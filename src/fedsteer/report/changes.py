@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.drawing import looks_by_label
-from fedsteer.report.entries import Entry, gather, number
+from fedsteer.report.entries import Entry, gather, in_order, number
 from fedsteer.report.formats import MISSING, bars, markdown, percent
 from fedsteer.report.svg import Axis, Look, document, text
 
@@ -74,8 +74,7 @@ def _accuracies(entries: Iterable[Entry]) -> dict[tuple[str, str], list[float]]:
 
 
 def _settings(found: Iterable[tuple[str, str]], order: Sequence[str]) -> list[str]:
-    known = {name for name, _ in found}
-    return [name for name in order if name in known] + sorted(known - set(order))
+    return in_order({name for name, _ in found}, order)
 
 
 def _mean_and_seeds(values: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve
-from fedsteer.report.entries import Entry, gather
+from fedsteer.report.entries import Entry, gather, in_order
 from fedsteer.report.styles import styles
 from fedsteer.report.svg import COLOURS, LINE, Axis, Look, Panel, document, legend, text
 
@@ -54,8 +54,7 @@ def to_svg(
     if not drawn:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = looks_by_label(entries)
-    names = {one.experiment for one in drawn}
-    experiments = [name for name in order if name in names] + sorted(names - set(order))
+    experiments = in_order({one.experiment for one in drawn}, order)
     kept = [axis for axis in axes if any(axis in one.curve for one in drawn)] or ["train"]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     known = {(one.experiment, axis) for one in drawn for axis in one.curve}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -179,3 +179,8 @@ def _label(run: Run) -> str:
 def _text(run: Run, *keys: str) -> str:
     found = look(run.manifest, *keys)
     return "" if found is None else str(found)
+
+
+def in_order(names: Collection[str], order: Sequence[str]) -> list[str]:
+    """Those of `order` first, in their order, then the others by name."""
+    return [name for name in order if name in names] + sorted(set(names) - set(order))

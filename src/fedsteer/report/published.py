@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.report.entries import Entry, gather, number
+from fedsteer.report.entries import Entry, gather, in_order, number
 from fedsteer.report.formats import (
     MISSING,
     alone,
@@ -24,7 +24,7 @@ from fedsteer.report.formats import (
     with_half,
 )
 from fedsteer.report.origin import origin
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import Estimate, estimate, height
 from fedsteer.report.tables import Row, summarise
 
 Published = Mapping[str, Mapping[str, float]]
@@ -84,7 +84,7 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
     rows = {(row.experiment, row.label): row for row in summarise(known).rows}
     lines: list[Line] = []
     choices: list[Choice] = []
-    for experiment in sorted({e.experiment for e in entries}, key=_place(published)):
+    for experiment in in_order({e.experiment for e in entries}, list(published)):
         here = [entry for entry in entries if entry.experiment == experiment]
         paper = published.get(experiment, {})
         made = [choice for name in paper if (choice := _choice(name, here)) is not None]
@@ -98,7 +98,7 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
             Line(experiment, name, rows[experiment, label], paper.get(name), chosen)
             for name, label, chosen in shown
         ]
-        lines += sorted(found, key=lambda line: (-_mean(line.row.accuracy), line.label))
+        lines += sorted(found, key=lambda line: (-height(line.row.accuracy), line.label))
     return lines, choices
 
 
@@ -176,16 +176,7 @@ def _final(entry: Entry, key: str) -> Estimate | None:
     return estimate(number(run.result, key) for run in entry.counted)
 
 
-def _place(published: Published) -> Any:
-    order = {name: place for place, name in enumerate(published)}
-    return lambda experiment: (order.get(experiment, len(order)), experiment)
-
-
 def _seeds(row: Row) -> str:
     """Runs that did not come to their end are not counted, and not hidden."""
     finished = len(row.seeds)
     return f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished)
-
-
-def _mean(found: Estimate | None) -> float:
-    return -1.0 if found is None else found.mean

@@ -54,3 +54,8 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     if known.size > 1:
         half = t_quantile(known.size - 1) * float(known.std(ddof=1)) / known.size**0.5
     return Estimate(float(known.mean()), half, int(known.size))
+
+
+def height(found: Estimate | None) -> float:
+    """What to sort by: the mean, and below all accuracies what has none."""
+    return -1.0 if found is None else found.mean

@@ -18,7 +18,7 @@ from fedsteer.errors import unknown
 from fedsteer.records import Run
 from fedsteer.records.labels import label_of
 from fedsteer.report.entries import Entry, gather, look, number, seed_of
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import Estimate, estimate, height
 
 DEFAULT_BASELINE = "fedavg"
 Measure = Callable[[Run], float | None]
@@ -82,7 +82,7 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     if baseline is not None and not chosen:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
     rows = [_row(entry, bases[entry.experiment]) for entry in entries]
-    rows.sort(key=lambda row: (row.experiment, -_mean(row.accuracy), row.label))
+    rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
     labels = {base.label for base in chosen}
     shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
     return Summary(tuple(rows), shown, _groups(entries))
@@ -187,10 +187,6 @@ def _groups(entries: list[Entry]) -> tuple[str, ...]:
                 names |= dict.fromkeys(name for name in order or () if name in measured)
                 names |= dict.fromkeys(measured)
     return tuple(names)
-
-
-def _mean(value: Estimate | None) -> float:
-    return -1.0 if value is None else value.mean
 
 
 def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:

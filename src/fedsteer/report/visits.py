@@ -52,12 +52,11 @@ def read_visits(run: Run) -> Visits:
             client = str(look(row, "client"))
             visits.unused.append((moment, called.get(client, client), reason))
         staleness = number(row, "staleness")
-        if event not in ("fresh", "refresh") or staleness is None or staleness < 1:
+        if event != "fresh" or staleness is None or staleness < 1:
             continue
         where = bin_of(staleness)
-        if event == "fresh":
-            group = _group_of(groups, look(row, "client"))
-            visits.staleness.setdefault(group, Counter())[where] += 1
+        group = _group_of(groups, look(row, "client"))
+        visits.staleness.setdefault(group, Counter())[where] += 1
         error = number(row, "relative_error")
         if error is not None:
             visits.errors.setdefault(where, []).append(error)

@@ -31,12 +31,12 @@ from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
 from fedsteer.rules.selection import (
     Casting,
-    cast,
     end_warm_up_round,
     fill_vacant,
     first_owners,
     first_subspace,
     reselect,
+    roles,
     warm_up_outcome,
 )
 from fedsteer.steering.clients import Clients
@@ -111,7 +111,7 @@ class FedSteer(Rule):
         if own.warm_up is not None:
             return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
         space, weights, total = own.subspace, active.weights, max(active.total, 1e-300)
-        casting = cast(self.options, space.owners, active, memory.clients.rounds)
+        casting = roles(self.options, space.owners, active, memory.clients.rounds)
         old = space.read(active.slots)
         if self.options.refresh == "after":
             baseline = space.total

@@ -101,7 +101,7 @@ class Casting:
     reselecting: bool
 
 
-def cast(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
+def roles(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
     """Before the pass: who could end up in a column after `rounds` training rounds."""
     column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
     core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]

@@ -17,7 +17,7 @@ from fedsteer.simulate.world import build_world, usable_cores
 __all__ = ["EXECUTORS", "Cell", "compare_cells", "default_jobs", "plan_cells", "with_seeds"]
 
 EXECUTORS = ("processes", "ray")
-"""Where runs are executed. (`run.engine` is another thing: how a run trains its clients.)"""
+"""Where runs are executed: `--engine` of the command line."""
 
 
 def compare_cells(
@@ -26,19 +26,19 @@ def compare_cells(
     jobs: int = 0,
     resume: bool = False,
     report: Report | None = None,
-    engine: str = "processes",
+    executor: str = "processes",
 ) -> list[Run]:
     """Run all cells; raises `Interrupted` after a clean stop, with everything so far on disk.
 
-    `engine` is one of `EXECUTORS`: processes of this machine, or a Ray cluster. The records are
+    `executor` is one of `EXECUTORS`: processes of this machine, or a Ray cluster. The records are
     the same. `jobs` is the most runs at a time; 0 leaves it to the cores there are.
     """
-    if engine not in EXECUTORS:
-        raise unknown("engine", engine, EXECUTORS)
+    if executor not in EXECUTORS:
+        raise unknown("engine", executor, EXECUTORS)
     if jobs < 0:
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
     tell = report or (lambda cell, progress: None)
-    if engine == "ray":
+    if executor == "ray":
         run_on_ray(cells, jobs, resume, tell)
     else:
         _run_here(cells, jobs, resume, tell)

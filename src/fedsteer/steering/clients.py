@@ -23,14 +23,14 @@ from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster
-from fedsteer.steering.rounds import MOST, Active, Faults, Round, plain_id
+from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, plain_id
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
 OUTWEIGHS = 1e4
-"""How much longer than the rest a part of a running sum may be and go without a trace: its rounding
-error stays, so then the sum is taken anew."""
+"""If a part taken out of a running sum was this many times as long as what remains, its rounding
+error would show in the rest: the sum is taken anew."""
 NAMED = 4
 """Clients named in a message beside the first one with the same fault."""
 LAST = 1 << 62
@@ -242,12 +242,13 @@ def enrol_population(
         )
         if values.ndim != 1 or not len(values):
             raise ConfigurationError("sizes must be one positive number per client")
-        fitting = (values > 0) & (values <= MOST)
+        fitting = (values > 0) & (values <= LARGEST_COUNT)
         if not fitting.all():
             worst = int(np.flatnonzero(~fitting)[0])
             name = list(sizes)[worst] if isinstance(sizes, Mapping) else worst
             raise ConfigurationError(
-                f"sizes must be positive (at most {MOST:.0e}), client {name!r} has {values[worst]}"
+                f"sizes must be positive (at most {LARGEST_COUNT:.0e}), client {name!r} has "
+                f"{values[worst]}"
             )
         if isinstance(sizes, Mapping):
             roster.enrol([plain_id(client) for client in sizes])

@@ -37,7 +37,7 @@ class NormBound(Component):
     ) -> tuple[float, float]:
         """(weighted, weight) once these clients' norms and sizes are taken in."""
         weighted, _, weight = self._with(slots, norms, old_sizes, sizes)
-        return max(weighted, float(sizes @ norms)), weight  # never less than this round's part
+        return weighted, weight
 
     def scale(self, delta_norm: float, weighted: float, weight: float) -> float:
         """min(1, rho b / |Delta|)."""

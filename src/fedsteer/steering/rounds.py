@@ -22,7 +22,7 @@ from fedsteer.steering.kernels import (
 from fedsteer.steering.roster import ClientId
 from fedsteer.values import value
 
-MOST = 1e15
+LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
 RAREST = 1e-300
 """The least probability: its inverse is a number."""
@@ -117,7 +117,7 @@ class Active:
 
 
 class NotFinite(Exception):
-    """Updates at these positions of the round are."""
+    """The updates at these positions of the round are not finite."""
 
     def __init__(self, positions: Sequence[int]) -> None:
         super().__init__()
@@ -169,8 +169,8 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         _fault(faults, bad, "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
         if given is not None:
-            bad = [not 0 < value <= MOST for value in given.tolist()]
-            _fault(faults, bad, f"{name} must be positive and finite (at most {MOST:.0e})")
+            bad = [not 0 < value <= LARGEST_COUNT for value in given.tolist()]
+            _fault(faults, bad, f"{name} must be positive and finite (at most {LARGEST_COUNT:.0e})")
     vectors = probabilities, sizes, steps
     rest = _plain(round.starts), _plain(round.model), round.refresh
     return Round(number, clients, updates, *vectors, *rest), faults

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.training.convolution import activate_
+from fedsteer.training.convolution import activate_, activation_gradient
 from fedsteer.training.layers import Convolution, Flatten, Layer, Linear, Sink
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ def _linear(layer: Linear, flat: Tensor, inputs: Tensor) -> tuple[Tensor, Any]:
 def _linear_back(
     layer: Linear, flat: Tensor, inputs: Tensor, outputs: Any, back: Tensor, sink: Sink, first: bool
 ) -> Tensor:
-    back = _bend_back_(outputs, back, layer.activation)
+    back = activation_gradient(outputs, back, layer.activation, into=back)
     further = back if first else torch.mm(back, _matrix(layer, flat))
     sink.take_product(_matrix(layer, sink.flat), back.t(), inputs)
     sink.take(_bias(layer, sink.flat), back.sum(dim=0))
@@ -96,7 +96,7 @@ def _convolution_back(
     first: bool,
 ) -> Tensor:  # fmt: skip
     outputs, values, where = kept
-    back = _bend_back_(outputs, back, layer.activation)
+    back = activation_gradient(outputs, back, layer.activation, into=back)
     bias = None if layer.bias < 0 else back.sum(dim=(0, 2, 3))
     window = layer.window
     if where is not None:
@@ -121,15 +121,6 @@ def _flatten_back(
     layer: Flatten, flat: Tensor, inputs: Tensor, kept: Any, back: Tensor, sink: Sink, first: bool
 ) -> Tensor:
     return channels_last(back.view(inputs.shape))
-
-
-def _bend_back_(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
-    """The gradient before an activation whose outputs these are, in place."""
-    if activation == "relu":
-        aten.threshold_backward.grad_input(back, outputs, 0, grad_input=back)
-    elif activation == "tanh":
-        aten.tanh_backward.grad_input(back, outputs, grad_input=back)
-    return back
 
 
 def _matrix(layer: Linear, flat: Tensor) -> Tensor:
