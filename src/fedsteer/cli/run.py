@@ -46,6 +46,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
+    from fedsteer.records.names import MANIFEST
     from fedsteer.rules import RULES
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.experiment import parse_settings
@@ -64,6 +65,8 @@ def execute(options: argparse.Namespace) -> int:
     )  # a mistake in its options shows before data is loaded
     folder = options.out or Path("runs", experiment.name, entry.slug, f"seed-{options.seed}")
     writable(folder)
+    if options.resume and not (folder / MANIFEST).exists():
+        print(f"fedsteer: no run in {folder} to go on with; a new one begins", file=sys.stderr)
     trackers = []
     if options.track:
         from fedsteer.records.tensorboard import tensorboard_tracker

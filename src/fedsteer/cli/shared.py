@@ -60,7 +60,7 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="most runs at a time; default: by the cores of the machine or of the cluster",
+        help="most runs at a time; default, or 0: by the cores of the machine or of the cluster",
     )
 
 

@@ -13,6 +13,9 @@ from fedsteer.records.labels import FULL, label_of
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
 
+MOST_WARM_UP = 1_000_000
+"""Rounds: a warm-up that waits for a client which never comes must end some day."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -45,11 +48,12 @@ class Entry:
 
 
 def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
-    """A warm-up waits for everybody: also for a client that never takes part."""
-    if rule.options.warms_up and odds is not None and odds.min() <= 0:
+    """A warm-up waits for everybody: also for a client that never takes part, or as good as."""
+    if rule.options.warms_up and odds is not None and odds.min() * MOST_WARM_UP < 1:
         raise ConfigurationError(
-            f"client {odds.argmin()} never takes part, and the warm-up of {rule.name} would wait "
-            f"for it for ever; choose options.{rule.name}.select=online, or leave the rule out"
+            f"client {odds.argmin()} never takes part (p = {odds.min():g}), and the warm-up of "
+            f"{rule.name} would wait for it for ever; choose options.{rule.name}.select=online, or "
+            "leave the rule out"
         )
 
 

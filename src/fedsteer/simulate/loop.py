@@ -20,15 +20,12 @@ from torch import Tensor
 from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.records.totals import Totals
 from fedsteer.rules import Requests, Round, Rule
-from fedsteer.simulate.entries import refuse_endless_warm_up
+from fedsteer.simulate.entries import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import Arrays, pack_states, unpack_states
 from fedsteer.training import Job, Trained, evaluate
-
-MOST_WARM_UP = 1_000_000
-"""A warm-up that waits for a client which never comes must end some day."""
 
 
 @dataclass(frozen=True)
