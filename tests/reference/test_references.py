@@ -240,7 +240,7 @@ def test_scaffold_by_hand() -> None:
     assert_allclose(rule.control, [0.5 + 0.375, 1.5 - 0.375])
     rule.leave([1])
     assert_allclose(rule.client_control(1), [0, 0])
-    assert_allclose(rule.control, [0.875, 1.125])
+    assert_allclose(rule.control, [2, 0])  # c_0: nobody else is left
     importance = NaiveScaffold(2, {0: 1, 1: 3}, local_rate=0.5, average="importance")
     assert_allclose(importance.step(1, [1], [[0, 4]], [0.5], steps=[1]), [0, 6])
 

@@ -5,6 +5,7 @@ Staleness (rounds since the last visit) has a long tail, so it is binned in step
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -218,5 +219,7 @@ def _last(where: int) -> int:
     return EDGES[where + 1] - 1 if where + 1 < len(EDGES) else EDGES[where]
 
 
-def _natural(client: str) -> tuple[int, int, str]:
-    return (0, int(client), "") if client.isdecimal() else (1, 0, client)
+def _natural(client: str) -> tuple[str, int, str]:
+    """client-2 before client-10."""
+    word, number = re.fullmatch(r"(.*?)(\d{0,18})", client, re.DOTALL).groups()  # type: ignore[union-attr]
+    return word, int(number or -1), client
