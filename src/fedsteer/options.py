@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, Field, field, fields
-from math import isfinite
+from math import inf, isfinite
 from numbers import Integral, Real
 from typing import Any
 
@@ -74,7 +74,10 @@ def _wanted(
     """What the value should have been, in words; nothing if it is that."""
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         return "a whole number" if whole else "a number"
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        number = inf if value > 0 else -inf
     if not isfinite(number):
         return " and ".join(filter(None, [_in_words(limits, choices), "finite"]))
     low, above, high, below = (limits.get(name) for name, _ in LIMITS)

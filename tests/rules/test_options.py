@@ -66,6 +66,7 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         ("fedsteer", {"ridge": None}, "ridge must be a number"),
         ("fedsteer", {"core_size": 0}, "core_size must be at least 1"),
         ("fedsteer", {"core_size": 2.5}, "core_size must be a whole number"),
+        ("fedsteer", {"core_size": 10**400}, "core_size must be at least 1 and finite"),
         ("fedsteer", {"swaps": -1}, "swaps must be at least 0"),
         ("fedsteer", {"cycles": 0}, "cycles must be at least 1"),
         ("fedsteer", {"candidates": 0}, "candidates must be at least 1"),

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsteer.errors import ConfigurationError
 
-Present = NDArray[np.int64]
+ClientNumbers = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
 
 # Rules divide by probabilities, so none that is made up here may be zero.
@@ -33,7 +33,7 @@ class Participation(Protocol):
         """The share of rounds each client takes part in over a long run (N,), if known."""
         ...
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """The clients present in a round, in rising order."""
         ...
 

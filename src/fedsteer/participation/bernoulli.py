@@ -9,7 +9,7 @@ import numpy as np
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation.base import (
-    Present,
+    ClientNumbers,
     Probabilities,
     checked_clients,
     checked_probabilities,
@@ -46,7 +46,7 @@ class Bernoulli:
         """The number of clients."""
         return len(self.probabilities)
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """The clients whose draw succeeds in this round."""
         checked_round(round)
         chance = draws.generator(self.seed, "participation", round=round).random(self.clients)

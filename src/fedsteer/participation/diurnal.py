@@ -13,7 +13,7 @@ from fedsteer import draws
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation.base import (
     SMALLEST_PROBABILITY,
-    Present,
+    ClientNumbers,
     Probabilities,
     checked_probabilities,
     checked_round,
@@ -70,7 +70,7 @@ class Diurnal:
         checked_round(round)
         return self._wave(round / self.period)
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """The clients whose draw succeeds in this round."""
         checked_round(round)
         chance = draws.generator(self.seed, "participation", round=round).random(self.clients)

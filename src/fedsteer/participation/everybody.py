@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsteer.participation.base import Present, Probabilities, checked_clients, checked_round
+from fedsteer.participation.base import ClientNumbers, Probabilities, checked_clients, checked_round
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Everybody:
         """One for every client."""
         return np.ones(self.clients)
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """All clients."""
         checked_round(round)
         return np.arange(self.clients)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation.base import (
-    Present,
+    ClientNumbers,
     Probabilities,
     checked_probabilities,
     checked_round,
@@ -69,7 +69,7 @@ class Markov:
         """The number of clients."""
         return len(self.probabilities)
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """The clients whose chain is on in this round."""
         checked_round(round)
         return np.flatnonzero(self._states(round))

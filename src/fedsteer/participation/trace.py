@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation.base import Present, Probabilities, checked_round, checked_seed
+from fedsteer.participation.base import ClientNumbers, Probabilities, checked_round, checked_seed
 
 Times = NDArray[np.float64]
 EXACT = 1 << 31  # products of two numbers below it fit 64 bits
@@ -35,7 +35,7 @@ class Trace:
     _lengths: Times = field(init=False, repr=False)  # (N,)
     _starts: Times = field(init=False, repr=False)  # all intervals, one client after the other
     _ends: Times = field(init=False, repr=False)
-    _owners: Present = field(init=False, repr=False)
+    _owners: ClientNumbers = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.round_seconds < math.inf:
@@ -79,7 +79,7 @@ class Trace:
         counts = np.bincount(self._owners, weights=hits, minlength=self.clients)
         return np.clip(counts / grid.instants, 0.0, 1.0)
 
-    def present(self, round: int) -> Present:
+    def present(self, round: int) -> ClientNumbers:
         """The clients available when this round starts."""
         checked_round(round)
         now = self._grid.instant(round)[self._owners]
