@@ -77,7 +77,7 @@ def _wanted(
     try:
         number = float(value)
     except OverflowError:  # a whole number of hundreds of digits
-        number = inf if value > 0 else -inf
+        number = inf
     if not isfinite(number):
         return " and ".join(filter(None, [_in_words(limits, choices), "finite"]))
     low, above, high, below = (limits.get(name) for name, _ in LIMITS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import listed, numbers_by_client, option
@@ -61,11 +62,12 @@ class CoreSetOptions(WarmUpOptions):
         super().__post_init__()
         if self.search_columns is not None:
             columns = listed("search_columns", self.search_columns, "two whole numbers: first, end")
-            if [type(column) for column in columns] != [int, int]:
+            whole = [isinstance(column, Integral) for column in columns]
+            if whole != [True, True]:
                 raise ConfigurationError(
                     f"search_columns must be a pair: first, end; not {self.search_columns!r}"
                 )
-            object.__setattr__(self, "search_columns", columns)
+            object.__setattr__(self, "search_columns", tuple(map(int, columns)))
         if self.core_set is not None:
             owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
             if not owners or len(set(owners)) < len(owners):
