@@ -162,10 +162,13 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
         _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
     # No comparison holds for nan.
     if probabilities is not None:
-        if round.refresh:  # whoever only refreshes weighs nothing, and may never come by itself
-            asked = set(round.refresh)
-            probabilities = np.where([c in asked for c in clients], 1.0, probabilities)
         bad = [not RAREST <= p <= 1 for p in probabilities.tolist()]
+        if round.refresh and True in bad:
+            # Whoever only refreshes weighs nothing, and may be one that never comes by itself.
+            asked = set(round.refresh)
+            idle = [wrong and client in asked for wrong, client in zip(bad, clients, strict=True)]
+            probabilities = np.where(idle, 1.0, probabilities)
+            bad = [wrong and not excused for wrong, excused in zip(bad, idle, strict=True)]
         _fault(faults, bad, "probabilities must be in (0, 1]")
     for name, given in (("sizes", sizes), ("steps", steps)):
         if given is not None:
