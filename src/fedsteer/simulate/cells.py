@@ -40,11 +40,10 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
             )
         # A mistake in its options shows now, not after hours.
         rule = entry.build(experiment, 0, [1.0])
-        if rule.options.warms_up and experiment.participation.kind == "trace":
+        if rule.options.warms_up:
+            plan, clients = experiment.participation, experiment.partition.clients
             for seed in range(experiment.seeds):
-                plan, clients = experiment.participation, experiment.partition.clients
-                odds = make_participation(plan, clients, seed).probabilities
-                refuse_endless_warm_up(rule, odds)
+                refuse_endless_warm_up(rule, make_participation(plan, clients, seed).probabilities)
     return [
         Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
         for seed in range(experiment.seeds)
