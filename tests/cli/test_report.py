@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,20 @@ def test_a_dash_is_standard_output(
     assert main(["report", "runs", "--format", form, "--out", "-"]) == 0
     assert capsys.readouterr().out.lower().startswith(start)
     assert sorted(path.name for path in Path().iterdir()) == ["folder", "runs"]
+
+
+def test_what_is_no_plain_file_is_written_to_and_not_replaced() -> None:
+    Path("linked.md").symlink_to(Path("folder", "target.md"))
+    for _ in range(2):
+        assert main(["report", "runs", "--format", "md", "--out", "linked.md"]) == 0
+        assert Path("linked.md").is_symlink()
+        assert Path("folder", "target.md").read_text().startswith("| rule |")
+    os.mkfifo("pipe")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(Path("pipe").read_text)
+        assert main(["report", "runs", "--format", "csv", "--out", "pipe"]) == 0
+        assert read.result(timeout=60).startswith("experiment,label")
+    assert Path("pipe").is_fifo()
 
 
 def test_a_folder_where_the_page_should_be(capsys: pytest.CaptureFixture[str]) -> None:

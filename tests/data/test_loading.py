@@ -45,6 +45,10 @@ def test_digits() -> None:
     np.testing.assert_array_equal(load("digits").test_images, dataset.test_images)
 
 
+def test_what_needs_no_files_needs_no_folder() -> None:
+    assert load("digits", folder="").name == "digits" and check("made", folder="").ok
+
+
 def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(ConfigurationError, match="scikit-learn"):

@@ -401,3 +401,11 @@ def test_runs_of_different_length_are_no_seeds_of_one(tmp_path: Path) -> None:
         strategy.start(world(), arrays(**INITIAL), num_rounds=rounds, evaluate_fn=evaluate)
     rows = summarise([Run(tmp_path / "seed-0"), Run(tmp_path / "seed-1")]).rows
     assert sorted(row.experiment.partition("rounds=")[2] for row in rows) == ["2)", "4)"]
+
+
+def test_a_run_of_no_rounds_can_be_gone_on_with(tmp_path: Path) -> None:
+    strategy = strategy_of("fedavg", tmp_path)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=0)
+    strategy.start(world(), arrays(**INITIAL), num_rounds=1)
+    strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=2)
+    assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2]

@@ -9,6 +9,7 @@ import pytest
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run
+from fedsteer.records.files import read_json, write_json
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.runner import Interrupted, run_entry
@@ -50,6 +51,19 @@ def test_a_checkpoint_with_another_bit_is_refused(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match="is damaged: it is not what was written"):
         run_small(tmp_path / "run", "fedsteer", resume=True)
+
+
+@pytest.mark.parametrize(("section", "key"), [("clients", "sizes"), ("data", "checksums")])
+def test_a_run_begun_with_other_data_is_not_gone_on_with(
+    section: str, key: str, tmp_path: Path
+) -> None:
+    stopped(tmp_path / "run", "fedavg")
+    path = tmp_path / "run" / "manifest.json"
+    manifest = read_json(path)
+    manifest[section][key] = [1.0] if key == "sizes" else {"made": "other"}
+    write_json(path, manifest)
+    with pytest.raises(ConfigurationError, match=rf"was begun with other {section} \({key}\)"):
+        run_small(tmp_path / "run", "fedavg", resume=True)
 
 
 def test_an_empty_result_is_no_end(tmp_path: Path) -> None:

@@ -109,7 +109,10 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
     if path.is_dir():
         raise ConfigurationError(f"cannot write to {path}: it is a folder")
     writable(path.parent)
-    write_atomically(path, text.encode())
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(text, encoding="utf-8")  # /dev/stdout, a pipe: not to be replaced
+    else:
+        write_atomically(path, text.encode())
     if page:
         print(path)
 

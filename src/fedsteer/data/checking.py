@@ -41,6 +41,8 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
     What is wrong with it is reported, not raised; only an unknown name is an error.
     """
     entry = entry_of(name)
+    if not entry.files:
+        return _looked_at(entry, [])
     worse: CheckReport | None = None
     for paths in find(entry, folder):
         report = _looked_at(entry, paths)

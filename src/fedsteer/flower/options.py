@@ -12,6 +12,7 @@ from fedsteer.flower.identity import client_name
 from fedsteer.flower.layout import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.rules import PRESETS, RULES
+from fedsteer.steering.optimiser import METHODS
 from fedsteer.steering.rounds import LARGEST_COUNT
 
 PREFIX = "fedsteer-"
@@ -42,7 +43,7 @@ class StrategyOptions:
     )
     registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
     server_rate: float = option(1.0, "of the step with the aggregate", above=0.0)
-    server_optimiser: str = option("sgd", "sgd, momentum, adam or yogi")
+    server_optimiser: str = option("sgd", "what makes a step of the aggregate", choices=METHODS)
     authenticated: bool = option(
         False, "SuperNodes are authenticated: a client is its public key, unkeyed nodes are refused"
     )

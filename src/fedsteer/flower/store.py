@@ -51,7 +51,7 @@ class RunStore:
             return None
         records, checkpoint = self._claimed(self.folder, patience), self.folder / CHECKPOINT
         if not checkpoint.exists():
-            if records.offsets()["rounds"] or (self.folder / RESULT).exists():
+            if records.offsets()["rounds"]:
                 raise ConfigurationError(
                     f"{self.folder} holds another run; choose another folder, or resume=False to "
                     "begin anew there"

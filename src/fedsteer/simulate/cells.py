@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
+from fedsteer.rules import Rule
 from fedsteer.simulate.entries import Entry, find_entry, refuse_endless_warm_up
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.runner import Progress, Watch, run_entry
@@ -31,6 +32,7 @@ Report = Callable[[Cell, Progress | None], None]
 def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
     """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
     entries: dict[str, Entry] = {}  # by folder
+    made: list[Rule] = []
     for name in rules:
         entry = find_entry(experiment, name)
         same = entries.setdefault(entry.slug, entry)
@@ -39,11 +41,13 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
                 f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
             )
         # A mistake in its options shows now, not after hours.
-        rule = entry.build(experiment, 0, [1.0])
-        if rule.options.warms_up:
-            plan, clients = experiment.participation, experiment.partition.clients
-            for seed in range(experiment.seeds):
-                refuse_endless_warm_up(rule, make_participation(plan, clients, seed).probabilities)
+        made.append(entry.build(experiment, 0, [1.0]))
+    if waiting := [rule for rule in made if rule.options.warms_up]:
+        plan, clients = experiment.participation, experiment.partition.clients
+        for seed in range(experiment.seeds):
+            odds = make_participation(plan, clients, seed).probabilities
+            for rule in waiting:
+                refuse_endless_warm_up(rule, odds)
     return [
         Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
         for seed in range(experiment.seeds)

@@ -38,6 +38,18 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
         )
 
 
+def same_data(found: Run, world: World) -> None:
+    """Refuse to go on with clients that hold other points than when the run was begun."""
+    before, now = found.manifest, {"data": _data_record(world), "clients": _client_record(world)}
+    for section, key in (("data", "checksums"), ("clients", "sizes"), ("clients", "holds")):
+        known = (before.get(section) or {}).get(key)
+        if known is not None and known != plain(now[section].get(key)):
+            raise ConfigurationError(
+                f"{found.folder} was begun with other {section} ({key}): another file, or a "
+                "version of fedsteer that divided them otherwise; choose another --out"
+            )
+
+
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
     """As today's version would have written it: a setting that is younger had its default."""
     usual = plain(Experiment().as_dict())
@@ -83,7 +95,6 @@ def _rule_record(entry: Entry) -> dict[str, Any]:
 def manifest(world: World, entry: Entry) -> dict[str, Any]:
     """Everything that says what is being run."""
     experiment = world.experiment
-    odds = world.participation.probabilities
     trace = _trace(experiment)
     return {
         "rule": _rule_record(entry),
@@ -94,14 +105,9 @@ def manifest(world: World, entry: Entry) -> dict[str, Any]:
             "device": experiment.run.device,
             "threads": world.threads,
         },
-        "data": {
-            "name": world.dataset.name,
-            "classes": world.dataset.classes,
-            "checksums": dict(world.dataset.checksums),
-            "label_groups": world.label_groups,
-        },
+        "data": _data_record(world),
         **({} if trace is None else {"trace": trace}),
-        "clients": _client_record(world, odds),
+        "clients": _client_record(world),
         "dim": world.network.dim,
     }
 
@@ -117,7 +123,16 @@ def _trace(experiment: Experiment) -> str | None:
         raise ConfigurationError(f"cannot read {plan.trace}: {error.strerror}") from None
 
 
-def _client_record(world: World, odds: Any) -> dict[str, Any]:
+def _data_record(world: World) -> dict[str, Any]:
+    return {
+        "name": world.dataset.name,
+        "classes": world.dataset.classes,
+        "checksums": dict(world.dataset.checksums),
+        "label_groups": world.label_groups,
+    }
+
+
+def _client_record(world: World) -> dict[str, Any]:
     """Who holds what; left out for populations too large to look at."""
     if world.clients > 2_000:
         return {"count": world.clients}
@@ -126,7 +141,7 @@ def _client_record(world: World, odds: Any) -> dict[str, Any]:
         "count": world.clients,
         "sizes": world.sizes,
         "data_group": groups,
-        "probabilities": odds,
+        "probabilities": world.participation.probabilities,
         "holds": world.holds,
     }
 

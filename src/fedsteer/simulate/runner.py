@@ -30,7 +30,7 @@ from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.manifest import environment, manifest, same_run
+from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
 from fedsteer.simulate.world import build_world
 
 PATIENCE = 5.0
@@ -96,6 +96,8 @@ class OpenRun:
                 return
             if (now := _as_before(experiment, found, threads)) != settings:
                 self.simulation = simulation(now)
+            if (folder / CHECKPOINT).exists():
+                same_data(found, self.simulation.world)
             offsets, self.spent = self._restore()
             # Without a checkpoint nothing that an earlier attempt left here counts.
             self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))

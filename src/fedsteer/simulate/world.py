@@ -22,7 +22,7 @@ from fedsteer import participation as attendance
 from fedsteer.data import Dataset, Partition
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.participation import Participation, ProbabilityView
+from fedsteer.participation import Participation, ProbabilityView, Trace
 from fedsteer.simulate.experiment import Data, Experiment, ParticipationPlan, PartitionPlan
 from fedsteer.training import (
     Engine,
@@ -189,7 +189,7 @@ def make_participation(plan: ParticipationPlan, clients: int, seed: int) -> Part
     if plan.kind == "trace":
         if plan.trace is None:
             raise ConfigurationError("participation.trace must name a file")
-        trace = attendance.read_trace(plan.trace, round_seconds=plan.round_seconds)
+        trace = _trace(plan.trace, plan.round_seconds, *_last_change(plan.trace))
         return trace if trace.clients == clients else trace.sample(clients, seed)
     if plan.probabilities is None:
         odds = attendance.group_probabilities(clients, plan.weak, plan.powerful, plan.share, seed)
@@ -204,6 +204,20 @@ def make_participation(plan: ParticipationPlan, clients: int, seed: int) -> Part
     if plan.kind == "diurnal":
         return attendance.Diurnal(odds, plan.amplitude, plan.period, plan.phases, seed=seed)  # type: ignore[arg-type]
     return attendance.Bernoulli(odds, seed=seed)
+
+
+@lru_cache(maxsize=2)
+def _trace(path: str, round_seconds: float, *change: int) -> Trace:
+    """Read once, until the file is another one: every run of a comparison asks."""
+    return attendance.read_trace(path, round_seconds=round_seconds)
+
+
+def _last_change(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:  # reading says what is wrong
+        return ()
+    return found.st_mtime_ns, found.st_size
 
 
 def _held_out(

@@ -70,7 +70,7 @@ const plots = (() => {
     };
   }
 
-  const short = (value) => (value < 0.001 ? value.toExponential(0)
+  const short = (value) => (value < 0.001 ? Number(value.toPrecision(3)).toExponential()
     : String(Number(value.toPrecision(6))));
   // A few round numbers for a logarithmic axis: the more decades, the fewer per decade. Within half
   // a decade they are as far from each other as on a linear one; a single value stands in the middle.
