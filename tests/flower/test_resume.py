@@ -2,64 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
+from flwr.app import MetricRecord, RecordDict
 
 from fedsteer import RULES, ConfigurationError
-from fedsteer.errors import DataError
-from fedsteer.flower import FedSteer, RuleStrategy, make_strategy
+from fedsteer.flower import FedSteer, make_strategy
 from fedsteer.records import Run
 from fedsteer.records.files import read_json
 from fedsteer.report import summarise, to_markdown, write_page
-from tests.flower.fake import Answer, FakeGrid, arrays, drifting, late, values
-from tests.simulate.small import run_small, stopped_run
-
-INITIAL: dict[str, Any] = {
-    "w": np.zeros((2, 3), np.float16),
-    "bn.running_mean": np.zeros(3, np.float32),
-    "bn.num_batches_tracked": np.array(0),
-}
-FILES = ("rounds.jsonl", "clients.jsonl")
+from tests.flower.drifting_clients import FILES, INITIAL, evaluate, strategy_of, world
+from tests.flower.fake import FakeGrid, arrays, values
 
 
 class Killed(BaseException):
     """As if the process had ended."""
-
-
-def steps(client: int) -> Answer:
-    inner = drifting(client)
-
-    def answer(message: Any) -> Any:
-        number = int(message.content["config"]["server-round"])
-        if (number + client) % 3 == 0:
-            return late(message)
-        reply = inner(message)
-        reply.content["metrics"]["num-steps"] = 2  # type: ignore[union-attr,index]
-        return reply
-
-    return answer
-
-
-def world() -> FakeGrid:
-    return FakeGrid({100 + c: steps(c) for c in range(4)})
-
-
-def evaluate(number: int, record: ArrayRecord) -> MetricRecord:
-    return MetricRecord({"accuracy": number / 10, "loss": float(values(record)["w"].sum())})
-
-
-def strategy_of(rule: str, folder: Path, **options: Any) -> RuleStrategy:
-    if rule == "fedsteer":
-        options = {"core_size": 2} | options
-    return make_strategy(rule, folder=str(folder), server_optimiser="adam", **options)
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
@@ -190,93 +150,6 @@ def test_a_second_start_writes_records_if_the_first_never_finished_a_round(tmp_p
     assert len(Run(tmp_path).rounds) == 2 and Run(tmp_path).finished
 
 
-@pytest.mark.parametrize(
-    ("rule", "options", "initial", "word"),
-    [
-        ("fedavg", {}, INITIAL, "rule = fedsteer, not fedavg"),
-        ("fedsteer", {"core_size": 7}, INITIAL, "core_size = 2, not 7"),
-        ("fedsteer", {"authenticated": True}, INITIAL, "authenticated = False, not True"),
-        ("fedsteer", {}, INITIAL | {"more": np.zeros(2)}, "other arrays"),
-    ],
-)
-def test_a_checkpoint_of_something_else_is_refused(
-    rule: str, options: dict[str, Any], initial: dict[str, Any], word: str, tmp_path: Path
-) -> None:
-    strategy_of("fedsteer", tmp_path).start(world(), arrays(**INITIAL), num_rounds=1)
-    other = strategy_of(rule, tmp_path, **options)
-    for _ in range(2):  # asking twice does not help
-        with pytest.raises(ConfigurationError, match=word):
-            other.start(world(), arrays(**initial), num_rounds=2)
-
-
-def test_a_run_of_the_simulator_is_not_written_over(tmp_path: Path) -> None:
-    finished, stopped = tmp_path / "finished", tmp_path / "stopped"
-    run_small(finished, "fedavg")
-    stopped_run(stopped, 3, "fedavg")
-    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-    for _ in range(2):  # asking twice does not help
-        with pytest.raises(ConfigurationError, match="holds another run; choose another folder"):
-            strategy_of("fedavg", finished).start(world(), arrays(**INITIAL), num_rounds=1)
-        with pytest.raises(DataError, match="not a checkpoint of a Flower run"):
-            strategy_of("fedavg", stopped).start(world(), arrays(**INITIAL), num_rounds=1)
-    assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-    anew = strategy_of("fedavg", finished, resume=False)
-    assert anew.start(world(), arrays(**INITIAL), num_rounds=1) and Run(finished).finished
-
-
-def test_start_after_another_loop_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    strategy = strategy_of("fedavg", tmp_path)
-    Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
-    strategy.start(world(), arrays(**INITIAL), num_rounds=3)
-    assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2, 3]
-
-
-def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:
-    def start(probabilities: object, rounds: int) -> RuleStrategy:
-        strategy = strategy_of("fedavg", tmp_path, fraction_train=0.5, probabilities=probabilities)
-        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
-        return strategy
-
-    start(0.5, 1)  # what "sampling" once wrote into checkpoints
-    with pytest.raises(ConfigurationError, match=r"probabilities = 0\.5, not sampling"):
-        start("sampling", 2)
-    assert start(0.5, 2).number == 2
-
-
-def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
-    tmp_path: Path,
-) -> None:
-    def start(rounds: int, **options: Any) -> RuleStrategy:
-        strategy = strategy_of("fedavg", tmp_path, **options)
-        strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
-        return strategy
-
-    start(1, fraction_train=0.25, probabilities="sampling")
-    with pytest.raises(ConfigurationError, match="probabilities = sampling, not known"):
-        start(2, known_probabilities={0: 0.5})
-    assert start(2, fraction_train=0.5, probabilities="sampling").number == 2
-
-
-def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    holder = f"""
-    import fcntl, sys
-    lock = open({str(tmp_path / "rounds.jsonl")!r}, "ab")
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.read()
-    """
-    command = [sys.executable, "-c", textwrap.dedent(holder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdin is not None
-        process.stdout.readline()
-        strategy = FedSteer(folder=str(tmp_path))
-        with pytest.raises(ConfigurationError, match="another process is still writing"):
-            strategy.store.load(patience=0.1)
-        process.stdin.close()
-    assert strategy.store.load(patience=5.0) is None
-    strategy.store.close()
-
-
 def test_the_report_has_curves_of_a_flower_run(tmp_path: Path) -> None:
     for rule in ("fedsteer", "fedavg"):
         strategy_of(rule, tmp_path / rule).start(
@@ -296,56 +169,6 @@ def test_evaluation_by_clients_gives_the_curve_where_the_server_has_none(tmp_pat
     FedSteer(folder=str(tmp_path)).start(world(), arrays(**INITIAL), num_rounds=2)
     assert [row["accuracy"] for row in Run(tmp_path).rounds] == [0.5, 0.5]
     assert [row["loss"] for row in Run(tmp_path).rounds] == [1.0, 1.0]
-
-
-def test_the_loop_of_flower_itself_drives_the_strategy_too(tmp_path: Path) -> None:
-    strategy = FedSteer(folder=str(tmp_path))
-    theirs = Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=3)
-    ours = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
-    np.testing.assert_array_equal(values(theirs.arrays)["w"], values(ours.arrays)["w"])
-    assert len(Run(tmp_path).rounds) == 3
-    strategy.store.close()
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_another_loop_cannot_go_on_from_a_checkpoint(wrapped: bool, tmp_path: Path) -> None:
-    initial = arrays(w=np.zeros(50, np.float32))
-
-    def start() -> None:
-        strategy = FedSteer(folder=str(tmp_path))
-        noisy = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
-        driven = noisy if wrapped else strategy
-        Strategy.start(driven, world(), initial, num_rounds=2, train_config=ConfigRecord())
-        strategy.store.close()
-
-    start()
-    before = [(tmp_path / name).read_bytes() for name in FILES]
-    with pytest.raises(ConfigurationError, match="choose another folder") as caught:
-        start()
-    assert "\n" not in str(caught.value) and "after round 2" in str(caught.value)
-    assert [(tmp_path / name).read_bytes() for name in FILES] == before
-    FedSteer(folder=str(tmp_path)).start(world(), initial, num_rounds=3)
-    assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2, 3]
-
-
-def test_another_loop_cannot_begin_again_without_a_folder() -> None:
-    strategy = FedSteer()
-    Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
-    with pytest.raises(ConfigurationError, match="make a new strategy"):
-        Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
-
-
-def test_noise_added_by_a_wrapper_is_not_undone() -> None:
-    wrapped = DifferentialPrivacyServerSideFixedClipping(FedSteer(), 0.1, 1.0, 4)
-    initial = {"w": np.zeros(50, np.float32)}
-    result = wrapped.start(world(), arrays(**initial), num_rounds=2, train_config=ConfigRecord())
-    assert result.arrays is not None and np.isfinite(values(result.arrays)["w"]).all()
-
-
-def test_nothing_is_written_without_a_folder(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    FedSteer().start(world(), arrays(**INITIAL), num_rounds=2)
-    assert list(tmp_path.iterdir()) == []
 
 
 def whole_run(folder: Path) -> dict[str, bytes]:
@@ -401,11 +224,3 @@ def test_runs_of_different_length_are_no_seeds_of_one(tmp_path: Path) -> None:
         strategy.start(world(), arrays(**INITIAL), num_rounds=rounds, evaluate_fn=evaluate)
     rows = summarise([Run(tmp_path / "seed-0"), Run(tmp_path / "seed-1")]).rows
     assert sorted(row.experiment.partition("rounds=")[2] for row in rows) == ["2)", "4)"]
-
-
-def test_a_run_of_no_rounds_can_be_gone_on_with(tmp_path: Path) -> None:
-    strategy = strategy_of("fedavg", tmp_path)
-    strategy.start(world(), arrays(**INITIAL), num_rounds=0)
-    strategy.start(world(), arrays(**INITIAL), num_rounds=1)
-    strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=2)
-    assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2]

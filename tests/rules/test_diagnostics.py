@@ -69,3 +69,14 @@ def test_nothing_happened() -> None:
     assert told.clients == () and not told.columns
     assert np.isnan([told.variance, told.condition]).all()
     assert all(getattr(told, name).shape == (0,) for name in LISTS)
+
+
+def test_visits_are_counted_from_the_end_of_the_warm_up() -> None:
+    rule = make_rule("fedsteer", core_size=1, cycles=1)
+    state, updates = rule.init(3, [1.0] * 2), np.eye(2, 3)
+    first = rule.step(state, Round(1, [0, 1], updates, [0.5] * 2))
+    assert rule.phase(first.state) == "train"
+    second = rule.step(first.state, Round(2, [0], updates[:1], [0.5]))
+    third = rule.step(second.state, Round(3, [0, 1], updates, [0.5] * 2))
+    assert second.diagnostics.last_seen.tolist() == [0]
+    assert third.diagnostics.last_seen.tolist() == [2, 0]

@@ -388,14 +388,3 @@ def test_the_same_in_torch() -> None:
         np.testing.assert_allclose(first.delta, second.delta, rtol=0, atol=1e-10)
     assert ours.phase(one) == "train"
     assert steering(one).subspace.owners == steering(other).subspace.owners
-
-
-def test_visits_are_counted_from_the_end_of_the_warm_up() -> None:
-    rule = make_rule("fedsteer", core_size=1, cycles=1)
-    state, updates = rule.init(3, [1.0] * 2), np.eye(2, 3)
-    first = rule.step(state, Round(1, [0, 1], updates, [0.5] * 2))
-    assert rule.phase(first.state) == "train"
-    second = rule.step(first.state, Round(2, [0], updates[:1], [0.5]))
-    third = rule.step(second.state, Round(3, [0, 1], updates, [0.5] * 2))
-    assert second.diagnostics.last_seen.tolist() == [0]
-    assert third.diagnostics.last_seen.tolist() == [2, 0]

@@ -28,6 +28,8 @@ REPORTED_KEYS = ("client-id", "partition-id")
 """Where a reply's metrics or config may carry the client's own id."""
 
 LONGEST_ID = 200
+ROUNDS_TO_MEET = 3
+"""After these it is time to wonder about clients nobody answered as."""
 
 
 def client_name(client: int | str) -> str:
@@ -166,17 +168,29 @@ def few(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def unmatched(named: Mapping[str, set[str]], met: set[str]) -> str:
-    """What to say of clients that options name and nobody was yet; nothing if there are none."""
-    missing = [
-        f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
-        for option, names in named.items()
-        if names - met
-    ]
-    if not missing:
-        return ""
-    seen = f"those who did: {few(met)}" if met else "nobody did"
-    return f"some named clients never answered: {'; '.join(missing)}. Misspelt, or away? {seen}"
+class Awaited:
+    """Clients that options name: one that nobody answers as may be misspelt."""
+
+    def __init__(self, named: Mapping[str, set[str]]) -> None:
+        self.named = named  # by option
+        self.answered: set[str] = set()
+
+    def missing_after(self, number: int, answered: Iterable[str], met: set[str]) -> str:
+        """What to say after a round, once, when there was time for everybody to come."""
+        if number > ROUNDS_TO_MEET:
+            return ""
+        self.answered.update(answered)
+        known = self.answered | met
+        missing = [
+            f"{len(names - known)} of {len(names)} in {option} ({few(names - known)})"
+            for option, names in self.named.items()
+            if names - known
+        ]
+        if number < ROUNDS_TO_MEET or not missing:
+            return ""
+        seen = f"those who did: {few(known)}" if known else "nobody did"
+        said = f"some named clients never answered: {'; '.join(missing)}"
+        return f"after {number} rounds {said}. Misspelt, or away? {seen}"
 
 
 def reported_id(records: Mapping[str, Any]) -> str | None:

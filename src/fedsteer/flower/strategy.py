@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, make_round
-from fedsteer.flower.identity import Identities, client_name, few, unmatched
+from fedsteer.flower.identity import Awaited, Identities, client_name, few
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.manifest import (
@@ -53,7 +53,6 @@ NAMELESS = (
     "some clients report no id: they are strangers again when their SuperNode restarts. Report "
     "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
 )
-ROUNDS_TO_MEET = 3  # after these it is time to wonder about clients nobody answered as
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -96,7 +95,7 @@ class RuleStrategy(Strategy):
         self._driven = False  # our own `start` runs the rounds
         self._timeout: float | None = None
         self._leaving: list[str] = []  # clients that leave between this round and the next
-        self._answered: set[str] = set()
+        self._awaited = Awaited(clients_named(self.options, self.rule.options))
         self._asked: Asked | None = None  # by the round that is under way
 
     @classmethod
@@ -171,10 +170,12 @@ class RuleStrategy(Strategy):
             self.identities,
             self.options.weighted_by_key,
         )
-        self._tell_who_is_missing(server_round, reading)
+        answered = [reply.client for reply in reading.usable.values()]
+        if said := self._awaited.missing_after(server_round, answered, self.identities.met()):
+            log(WARNING, "fedsteer: %s", said)
         if is_personal(asked.requests):
             leave_out_mistaken(reading, asked.names, self._clients.roster)
-        if self.number == 0 and any(r.client.startswith("node-") for r in reading.usable.values()):
+        if self.number == 0 and any(client.startswith("node-") for client in answered):
             log(WARNING, "fedsteer: %s", NAMELESS)
         try:
             step = self.rule.step(
@@ -335,17 +336,6 @@ class RuleStrategy(Strategy):
     def _begin_records(self) -> None:
         dim = self.model.layout.dim
         self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
-
-    def _tell_who_is_missing(self, number: int, reading: Reading) -> None:
-        """Once: a client that an option names but nobody answers as may be misspelt."""
-        if number > ROUNDS_TO_MEET:
-            return
-        self._answered |= {reply.client for reply in reading.usable.values()}
-        if number < ROUNDS_TO_MEET:
-            return
-        named = clients_named(self.options, self.rule.options)
-        if said := unmatched(named, self._answered | self.identities.met()):
-            log(WARNING, "fedsteer: after %s rounds %s", number, said)
 
     @property
     def _clients(self) -> Clients:
