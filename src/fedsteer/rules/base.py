@@ -22,7 +22,7 @@ from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateErr
 from fedsteer.rules.diagnostics import Beliefs, Diagnostics
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
-from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
+from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for, library_of
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.roster import ClientId
@@ -224,7 +224,8 @@ class Rule(ABC):
             active, outcome, dropped = self._computed(memory, round)
             factor = self._bound(clients, active, outcome)
             delta = outcome.delta if factor == 1.0 else factor * outcome.delta
-            step_diagnostics = _diagnose(active, outcome, factor, dropped, self.weighs)
+            last_seen = clients.last_seen[active.slots]
+            step_diagnostics = _diagnose(active, last_seen, outcome, factor, dropped, self.weighs)
         except BaseException:
             if self.half_written(memory):
                 state.consume()
@@ -361,6 +362,7 @@ def _no_rows(like: Array, dim: int) -> Array:
 
 def _diagnose(
     active: Active,
+    last_seen: Integers,
     outcome: Outcome,
     factor: float,
     dropped: Mapping[ClientId, str],
@@ -379,7 +381,7 @@ def _diagnose(
         core_set=outcome.core_set,
         squared_norms=outcome.squared_norms,
         inverse=active.inverse,
-        last_seen=active.last_seen,
+        last_seen=last_seen,
         unbiased=active.weights if weighs and outcome.phase == "train" else None,
         look=outcome.beliefs,
     )

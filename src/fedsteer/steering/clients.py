@@ -87,7 +87,7 @@ class Clients(Component):
         if not self.closed or round.sizes is not None:
             return {}
         sizes = found.sizes.tolist()
-        if min(sizes, default=1.0) > 0:
+        if 0.0 not in sizes:
             return {}
         reason = "is unknown, and nobody said how many points it has: it cannot join"
         return {i: reason for i, size in enumerate(sizes) if size <= 0}
@@ -132,7 +132,6 @@ class Clients(Component):
             shares=shares,
             inverse=inverse,
             weights=weights,
-            last_seen=self.last_seen[slots],
             steps=round.steps,
             starts=round.starts,
             model=round.model,

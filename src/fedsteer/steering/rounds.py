@@ -94,7 +94,6 @@ class Active:
     shares: Floats  # d_i = n_i / n
     inverse: Floats  # 1 / p_i
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 where not fresh
-    last_seen: Integers  # the round of the last visit; 0: there was none
     steps: Floats | None = None
     starts: Array | None = None
     model: Array | None = None

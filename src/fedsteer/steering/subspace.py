@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -143,10 +142,16 @@ class Subspace(Component):
         """
         raw = self.rows is not None and self._is_raw(active.kernels)
         self._keep = Keep(refreshed) if refreshed and raw else None
-        given = active.weights, self.rows, coefficients * self._raw_scale()
-        how: dict[str, Any] = {"gram_of": gram_of, "precise": precise, "meanwhile": meanwhile}
         try:
-            result = active.one_pass(*given, **how, keep=self._keep)
+            result = active.one_pass(
+                active.weights,
+                self.rows,
+                coefficients * self._raw_scale(),
+                gram_of=gram_of,
+                precise=precise,
+                meanwhile=meanwhile,
+                keep=self._keep,
+            )
         except NotFinite:  # as the GPU has found as well
             self._keep = None
             raise
