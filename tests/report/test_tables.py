@@ -195,6 +195,20 @@ def test_runs_with_other_settings_are_not_paired(tmp_path: Path) -> None:
     ]
 
 
+def test_runs_whose_clients_hold_other_points_are_not_paired(tmp_path: Path) -> None:
+    make_comparison(tmp_path, ["fedavg", "mifa"], seeds=3, rounds=6)
+    manifest = tmp_path / "rule-1" / "seed-1" / "manifest.json"
+    told = json.loads(manifest.read_text())
+    told["clients"]["holds"][0][0] += 1
+    manifest.write_text(json.dumps(told))
+    (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
+    assert difference is not None and difference.count == 2
+    del told["clients"]["holds"]  # nobody knows
+    manifest.write_text(json.dumps(told))
+    (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
+    assert difference is not None and difference.count == 3
+
+
 def test_a_folder_named_twice_counts_once(small: Path) -> None:
     assert summarise(find_runs(small, small / "fedavg")) == table(small)
 

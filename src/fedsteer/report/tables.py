@@ -147,15 +147,23 @@ def _row(entry: Entry, base: Entry | None) -> Row:
 
 
 def _difference(entry: Entry, base: Entry, measure: Measure) -> Estimate | None:
-    known = _by_seed(base, measure)
+    against = {seed_of(run): run for run in base.counted}
+    pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
     return estimate(
-        value - known[seed] for seed, value in _by_seed(entry, measure).items() if seed in known
+        value - before
+        for run, other in pairs
+        if other is not None and _same_draws(run, other)
+        if (value := measure(run)) is not None and (before := measure(other)) is not None
     )
 
 
-def _by_seed(entry: Entry, measure: Measure) -> dict[int, float]:
-    pairs = ((seed_of(run), measure(run)) for run in entry.counted)
-    return {seed: value for seed, value in pairs if seed is not None and value is not None}
+def _same_draws(run: Run, other: Run) -> bool:
+    """Whether the seed means the same for both: versions may divide data among clients otherwise.
+
+    What a record does not tell is no difference.
+    """
+    held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
+    return seed_of(run) is not None and (held is None or before is None or held == before)
 
 
 def _last(run: Run) -> float | None:
