@@ -26,15 +26,20 @@ def option(default: Any, help: str, *, choices: tuple[str, ...] = (), **limits: 
 
 
 def check_options(options: Any, where: str = "") -> None:
-    """Every field by its limits and choices; whole numbers given for other numbers become such.
+    """Every field by its limits and choices. Whole numbers given for other numbers become such,
+    and what libraries for arrays make of a single number becomes Python's.
 
     Messages name a field with `where` before it.
     """
     for entry in fields(options):
-        value = getattr(options, entry.name)
+        given = value = getattr(options, entry.name)
+        if getattr(given, "shape", None) == ():
+            value = given.item()
         _check(entry, value, where + entry.name)
         if "float" in str(entry.type) and isinstance(value, Integral):
-            object.__setattr__(options, entry.name, float(value))
+            value = float(value)
+        if value is not given:
+            object.__setattr__(options, entry.name, value)
 
 
 def _check(entry: Field[Any], value: Any, name: str) -> None:

@@ -75,6 +75,18 @@ def test_pull_and_correction_join_the_gradient() -> None:
     torch.testing.assert_close(weights, torch.tensor([3 - 0.1 * 10.0, 1 - 0.1 * 21.0]))
 
 
+def test_numbers_of_libraries_are_numbers() -> None:
+    spelt = {"shuffle": np.bool_(False), "epochs": np.int64(3), "rate": np.array(0.5)}
+    assert LocalTraining(**spelt, momentum=torch.tensor(0.25)) == LocalTraining(  # type: ignore[arg-type]
+        shuffle=False, epochs=3, rate=0.5, momentum=0.25
+    )
+    assert {type(value) for value in vars(LocalTraining(**spelt)).values()} <= {  # type: ignore[arg-type]
+        bool, int, float, str
+    }  # fmt: skip
+    with pytest.raises(ConfigurationError, match="rate must be a number"):
+        LocalTraining(rate=np.array([0.5]))  # type: ignore[arg-type]
+
+
 def test_augmentation_shifts_and_flips_and_nothing_else() -> None:
     images = torch.rand((50, 2, 6, 5), generator=torch.Generator().manual_seed(0)) + 0.1
     out = augmented(images, generator(0, "augment"))
