@@ -14,9 +14,9 @@ class NaiveScaffold:
     participants:  Delta = sum_A n_i g_i / sum_A n_i
     importance:    Delta = sum_A a_i g_i,   a_i = min(d_i / p_i, max_weight)
     c_i' = c_i - c + g_i / (steps_i eta)                for i in A, with the c that was sent
-    c <- c + sum_A d_i (c_i' - c_i);  c_i <- c_i'
+    c_i <- c_i';  c = sum_i d_i c_i over all members, with the d_i of today
 
-    A client that leaves takes its c_i along: c <- sum_i d_i c_i over the others.
+    With d_i that do not change this is the paper's c <- c + sum_A d_i (c_i' - c_i).
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class NaiveScaffold:
             delta = delta / total
 
         sent = self.control
-        change = np.zeros(self.dim)
         for client, update, count in zip(clients, updates, steps, strict=True):
             old = self.client_control(client)
-            new = old - sent + update / (count * self.local_rate)
-            change = change + self.population.weight(client) * (new - old)
-            self.controls[client] = new
-        self.control = sent + change
+            self.controls[client] = old - sent + update / (count * self.local_rate)
+        self._mean()
         return delta
 
     def leave(self, clients: Sequence[Client]) -> None:
         self.population.leave(clients)
         for client in clients:
             self.controls.pop(client, None)
+        self._mean()
+
+    def _mean(self) -> None:
         self.control = np.zeros(self.dim)
         for client, control in self.controls.items():
             self.control = self.control + self.population.weight(client) * control

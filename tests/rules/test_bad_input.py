@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer import Round, RoundRefused, make_rule
+from fedsteer import FedsteerError, Round, RoundRefused, make_rule
+from fedsteer.steering.state import State
 from tests.rules.enrolled import (
     DIM,
     ENROLLED,
@@ -92,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[Round], Round], str]] = {
     "wrong type": (listed(np.ones(DIM, int)), "int64"),
     "no array": (listed([1.0] * DIM), "not list"),
     "nothing": (listed(None), "not NoneType"),
-    "other library": (listed(torch.ones(DIM)), "another library"),
+    "other library": (listed(torch.ones(DIM)), "sent torch arrays"),
     "nan in a list": (listed(np.full(DIM, np.nan)), "non-finite"),
     "probability 0": (with_vector("probabilities", 0.0), r"in \(0, 1\]"),
     "probability below 0": (with_vector("probabilities", -0.5), r"in \(0, 1\]"),
@@ -279,6 +280,103 @@ def test_torch_to_numpy_is_refused_too(policy: str) -> None:
     state = rule.init(DIM, SIZES, like=torch.zeros(1))
     with pytest.raises(RoundRefused, match="numpy arrays, earlier rounds had torch"):
         rule.step(state, good_round(played))
+
+
+@pytest.mark.parametrize("like", [None, torch.zeros(1)])
+def test_an_unusable_update_in_first_place_is_dropped_alone(like: Any) -> None:
+    rule = make_rule("fedavg", probabilities=1.0, bad_clients="drop")
+    good = torch.ones(4)
+    for bad in (None, torch.ones(3)):
+        state = rule.init(4, np.ones(3), like=like)
+        step = rule.step(state, Round(1, [0, 1, 2], [bad, good, good]))
+        assert set(step.diagnostics.dropped) == {0}
+        np.testing.assert_allclose(step.delta, 2 / 3, rtol=1e-6)
+        alone = rule.step(rule.init(4, np.ones(3), like=good), Round(1, [0], [bad]))
+        assert set(alone.diagnostics.dropped) == {0} and isinstance(alone.delta, torch.Tensor)
+    state = rule.init(4, np.ones(3), like=good)
+    step = rule.step(state, Round(1, [0, 1, 2], [np.ones(4), good, good]))
+    assert set(step.diagnostics.dropped) == {0}
+
+
+def test_another_device_is_told() -> None:
+    rule, elsewhere = make_rule("fedavg", probabilities=1.0), torch.ones(1, 4, device="meta")
+    state = rule.init(4, np.ones(3), like=torch.zeros(1))
+    with pytest.raises(RoundRefused, match="arrays on meta, earlier rounds had torch arrays"):
+        rule.step(state, Round(1, [0], elsewhere))
+    with pytest.raises(RoundRefused, match="client 1 sent torch arrays on meta"):
+        rule.step(state, Round(1, [0, 1], [torch.ones(4), elsewhere[0]]))
+
+
+def test_ids_may_be_arrays() -> None:
+    rule = make_rule("fedsteer", select="online", core_size=2)
+    given = np.array([0, 1, 2]), np.ones((3, 8)), [0.5] * 3
+    step = rule.step(rule.init(8, np.ones(4)), Round(1, *given, refresh=np.array([1, 2])))
+    assert step.diagnostics.fresh == (True, False, False)
+    rule.step(step.state, Round(2, *given, refresh=np.array([], int)))
+
+
+@pytest.mark.parametrize("updates", [np.ones((3, 8)), "nonsense", 5, [np.ones(8)]])
+def test_updates_of_nobody_are_refused(updates: Any) -> None:
+    rule = make_rule("fedavg", probabilities=0.5)
+    state = rule.step(rule.init(8, np.ones(3)), Round(1, [0], np.ones((1, 8)))).state
+    with pytest.raises(RoundRefused):
+        rule.step(state, Round(2, [], updates))
+    assert not rule.step(state, Round(2, [], None)).delta.any()
+
+
+def test_fedawe_begins_with_nobody_in_any_library() -> None:
+    rule = make_rule("fedawe", bad_clients="drop")
+    for clients, updates in (([], []), ([0], [torch.zeros(3)])):
+        given = Round(1, clients, updates, model=torch.ones(8))
+        assert torch.equal(rule.step(rule.init(8, np.ones(3)), given).delta, torch.zeros(8))
+
+
+def test_fedawe_drops_whoever_started_from_nan() -> None:
+    rule = make_rule("fedawe", bad_clients="drop")
+    starts = np.array([[np.nan] * 8, [0.0] * 8])
+    given = Round(1, [0, 1], np.ones((2, 8)), model=np.zeros(8), starts=starts)
+    step = rule.step(rule.init(8, np.ones(2)), given)
+    assert step.diagnostics.dropped == {0: "has a start model that is not finite"}
+    np.testing.assert_array_equal(step.delta, 1.0)
+    with pytest.raises(RoundRefused, match="model must be of floating point, not int64"):
+        rule.step(step.state, replace(given, number=2, model=np.zeros(8, int)))
+
+
+def test_inference_mode_may_come_and_go() -> None:
+    for name in ("fedsteer", "fedvarp", "scaffold", "fedawe", "cluster_fedvarp", "mifa"):
+        online = {"select": "online"} if name in ("fedsteer", "cluster_fedvarp") else {}
+        rule = make_rule(name, probabilities=0.5, **online)
+        state = rule.init(6, np.ones(4))
+        for number in range(1, 5):
+            with torch.inference_mode(number % 2 == 1):
+                model, updates = torch.zeros(6), torch.ones(2, 6)
+                given = Round(number, [0, number % 3 + 1], updates, steps=[1, 1], model=model)
+                state = rule.step(state, given).state.copy()
+        rule.leave(state, [1])
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda rule, state: rule.init(3, ["a"]), "one positive number per client"),
+        (lambda rule, state: rule.init(3, {1, 2}), "one positive number per client"),
+        (lambda rule, state: rule.init(3, [1], like=[1.0]), "like cannot be used"),
+        (lambda rule, state: rule.leave(state, 0), "list of ids, not 0"),
+        (lambda rule, state: rule.coordinates(state, 1), "list of ids, not 1"),
+        (lambda rule, state: rule.plan(state, 1, "ab"), "list of ids, not 'ab'"),
+        (lambda rule, state: rule.step(state, Round(1, 0, np.ones((1, 3)))), "list of ids, not 0"),
+        (lambda rule, state: State.unpack({}, {"version": 1}), "holds no state"),
+    ],
+)
+def test_other_mistakes_are_told_in_one_line(act: Any, words: str) -> None:
+    rule = make_rule("fedavg")
+    with pytest.raises(FedsteerError, match=words):
+        act(rule, rule.init(3, [1, 1]))
+
+
+def test_probabilities_may_be_tensors() -> None:
+    rule, odds = make_rule("fedavg"), torch.full((2,), 0.5, requires_grad=True)
+    assert rule.step(rule.init(3, [1, 1]), Round(1, [0, 1], np.ones((2, 3)), odds)).delta[0] == 2
 
 
 @every_rule

@@ -201,3 +201,82 @@ def test_own_coordinates_on_a_column_that_was_next_to_nothing_are_cut() -> None:
     state = rule.step(state, Round(1, [0], tiny, [0.5])).state
     state = rule.step(state, Round(2, [0], long, [0.5], refresh=[0])).state
     np.testing.assert_allclose(rule.coordinates(state, [0]), [[1e3]])
+
+
+@pytest.mark.parametrize("name", ["fedvarp", "fedstale", "mifa", "fedsteer"])
+def test_a_huge_update_that_shrinks_in_stages_leaves_nothing(name: str) -> None:
+    draw = np.random.default_rng(0)
+    rule = make_rule(name, **({"core_set": [1, 2]} if name == "fedsteer" else {}))
+    state = play(rule, rule.init(2, [1] * 4), 1, [1, 2, 3], draw.normal(size=(3, 2)), 0.5).state
+    for number, length in enumerate(10.0 ** np.arange(18, -1, -3), 2):
+        state = play(rule, state, number, [0], length * draw.normal(size=(1, 2)), 0.5).state
+    believed = np.mean(np.asarray(rule.estimate(state, [0, 1, 2, 3])), axis=0)
+    np.testing.assert_allclose(nobody(rule, state, 20).delta, believed, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("dtype", "apart"), [("float64", 1e-6), ("float32", 3e-4), ("float32", 0)])
+def test_reselection_among_columns_that_are_nearly_alike(dtype: str, apart: float) -> None:
+    """Huge coordinates that cancel would stop doing so with the next new column."""
+
+    def longest(**options: Any) -> float:
+        draw, found = np.random.default_rng(1), 0.0
+        rule = make_rule("fedsteer", select="online", core_size=3, probabilities=0.5, **options)
+        state, common = rule.init(200, np.ones(8)), draw.normal(size=200)
+        for number in range(1, 41):
+            common = common + 0.1 * draw.normal(size=200)
+            here = np.flatnonzero(draw.random(8) < 0.5)
+            updates = np.outer(draw.normal(size=len(here)), common)
+            updates += apart * draw.normal(size=updates.shape)
+            step = rule.step(state, Round(number, here, updates.astype(dtype)))
+            state, found = step.state, max(found, step.diagnostics.delta_norm)
+        return found
+
+    assert longest(reselect_every=1) < 2 * longest()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedvarp", {}),
+        ("mifa", {}),
+        ("cluster_fedvarp", {"select": "online", "cluster_count": 2}),
+        ("fedsteer", {"select": "online", "core_size": 2}),
+    ],
+)
+@pytest.mark.parametrize("library", [np, torch])
+def test_an_update_too_long_for_the_type_of_the_first_is_refused(
+    name: str, options: dict[str, Any], library: Any
+) -> None:
+    rule = make_rule(name, probabilities=0.5, **options)
+    state = rule.init(8, np.ones(3))
+    ones = library.ones((2, 8), dtype=library.float32)
+    first = library.ones((2, 8), dtype=library.float16)
+    state = rule.step(state, Round(1, [0, 1], first)).state
+    with pytest.raises(RoundRefused, match="client 0 sent an update too long for float16"):
+        rule.step(state, Round(2, [0, 1], 1e6 * ones))
+    state = rule.step(state, Round(2, [0, 1], ones)).state
+    assert np.isfinite(np.asarray(rule.step(state, Round(3, [1], ones[:1])).delta)).all()
+
+
+def test_nor_do_columns_take_what_their_type_does_not_hold() -> None:
+    rule = make_rule("fedsteer", select="online", core_size=2, probabilities=0.5, cache="float32")
+    with pytest.raises(RoundRefused, match="too long for float32"):
+        rule.step(rule.init(8, np.ones(3)), Round(1, [0, 1], np.full((2, 8), 1e40)))
+
+
+def test_who_keeps_nothing_takes_any_type() -> None:
+    rule = make_rule("fedavg", probabilities=0.5)
+    state = rule.step(rule.init(8, [1, 1]), Round(1, [0], np.ones((1, 8), np.float16))).state
+    assert rule.step(state, Round(2, [0], np.full((1, 8), 1e6, np.float32))).delta[0] == 1e6
+
+
+def test_a_total_of_fractions_is_exact_after_the_largest_left() -> None:
+    rule = make_rule("mifa", start="wait")
+    state = rule.init(2, [0.9, 0.4, 1e5])
+    for number, client in ((1, 0), (2, 1)):
+        state = rule.step(state, Round(number, [client], np.ones((1, 2)))).state
+    state = rule.leave(state, [2])
+    assert rule.step(state, Round(3, [0, 1], np.ones((2, 2)))).action == "move"
+    rule = make_rule("fedavg", probabilities=1.0)
+    state = rule.leave(rule.init(2, [0.1, 0.2, 1e15]), [2])
+    np.testing.assert_allclose(rule.step(state, Round(1, [0, 1], np.ones((2, 2)))).delta, 1.0)

@@ -72,6 +72,18 @@ def test_an_unknown_preset_names_the_nearest() -> None:
         ("fedsteer", {"candidates": 0}, "candidates must be at least 1"),
         ("fedsteer", {"reselect_every": 0}, "reselect_every must be at least 1"),
         ("fedsteer", {"refresh_all_every": 1.5}, "refresh_all_every must be a whole number"),
+        ("fedsteer", {"coordinates": "own", "select": "online"}, "needs core_set"),
+        (
+            "fedsteer",
+            {"core_set": [0], "coordinates": "own", "reselect_every": 2},
+            "reselect_every",
+        ),
+        (
+            "fedsteer",
+            {"objective": "variance", "probabilities": "shrunk"},
+            "needs p_i in the warm-up",
+        ),
+        ("fedsteer", {"core_set": [True]}, "core_set: client ids are int or str, not True"),
         ("fedsteer", {"own_scale": -0.1}, "own_scale must be at least 0"),
         ("fedsteer", {"refresh": "befor"}, "unknown refresh 'befor'; did you mean 'before'"),
         ("fedsteer", {"select": "serch"}, "did you mean 'search'"),

@@ -76,6 +76,21 @@ def test_scaffold_forgets_the_control_of_whoever_left() -> None:
     np.testing.assert_allclose(back, update / (2 * 0.1) - control, atol=1e-12)
 
 
+@pytest.mark.parametrize("sizes", [np.ones(100), None])
+def test_scaffolds_control_is_the_mean_of_all_however_many_there_are(sizes: Any) -> None:
+    """Where every gradient is 1, so are c and all c_i, also while clients are still joining."""
+    rule, steps, rate = make_rule("scaffold", local_rate=0.1), 5, 0.1
+    state, none = rule.init(DIM, sizes), np.zeros(DIM)
+    for number in range(1, 31):
+        here = [(10 * number + i) % 100 for i in range(10)]
+        asked = rule.plan(state, number, here)
+        control = asked.shared.get("control", none)
+        own = [asked.each.get(client, {}).get("control", none) for client in here]
+        updates = steps * rate * (1.0 - np.array(own) + control)
+        state = rule.step(state, Round(number, here, updates, steps=[steps] * 10)).state
+    np.testing.assert_allclose(rule.plan(state, 31, [0]).shared["control"], 1.0)
+
+
 def test_fedawe_sends_the_model_each_client_goes_on_from() -> None:
     naive = NaiveFedAWE(DIM, dict(enumerate(SIZES)))
     sent = 0

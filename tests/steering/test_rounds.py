@@ -47,7 +47,7 @@ def test_lists_name_the_client_whose_update_is_wrong() -> None:
     assert set(faults) == {1, 2, 3, 4, 5}
     assert faults[1] == "update has shape (3,), expected (4,)"
     assert "not list" in faults[2] and "int64" in faults[3]
-    assert "another library" in faults[4] and "(1, 4)" in faults[5]
+    assert "sent torch arrays" in faults[4] and "(1, 4)" in faults[5]
 
 
 def test_gradients_are_not_tracked() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, final
 
 import numpy as np
@@ -22,16 +22,26 @@ from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateErr
 from fedsteer.rules.diagnostics import Beliefs, Diagnostics
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
-from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for, library_of
+from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active, NotFinite, Round, plain_id, settle_arrays, whole_number
+from fedsteer.steering.rounds import (
+    Active,
+    NotFinite,
+    Round,
+    plain_ids,
+    settle_arrays,
+    whole_number,
+)
 from fedsteer.steering.state import Component, State
 from fedsteer.values import value
 
 SHAPING = ("probabilities", "interval_cap", "norm_bound")
 """Options of every rule that live on in its state: another rule cannot go on with it."""
+
+LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
+"""Of the numbers of a type: no part of an update is longer than the update."""
 
 Action = Literal["move", "hold", "restart"]
 """What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
@@ -113,6 +123,7 @@ class Rule(ABC):
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
+    keeps_updates: ClassVar[bool] = False  # True: as they came, in the type of the first
     needs: ClassVar[frozenset[str]] = frozenset()  # of "steps" and "starts" of a `Round`
     shaping: ClassVar[tuple[str, ...]] = ()  # options that the rule's own memory is made by
 
@@ -168,6 +179,10 @@ class Rule(ABC):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         """Clients at these slots, of these sizes, are about to leave."""
 
+    def kept_as(self, dtype: str) -> str:
+        """The type of updates that are kept, where those of the first round were of this one."""
+        return dtype
+
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         """(m, d) what is believed of these clients' updates, which are like `memory.like`; None:
         the rule keeps no belief."""
@@ -189,6 +204,8 @@ class Rule(ABC):
         clients = enrol_population(dim, sizes, source, bound)
         memory = Memory(clients, self.begin(clients), made_with=self._made_with)
         if like is not None:
+            if problem := kernels_for(like).check(like):
+                raise ConfigurationError(f"like cannot be used: {problem}")
             memory.like = _no_rows(like, dim)
         return State(self.name, memory)
 
@@ -208,15 +225,15 @@ class Rule(ABC):
         memory, number = self._open(state), whole_number(number)
         if number <= memory.clients.number:
             raise RoundRefused(f"round {number} does not follow round {memory.clients.number}")
-        asked = Requests(train=tuple(plain_id(client) for client in available))
+        asked = Requests(train=tuple(plain_ids(available)))
         return self.request(memory, asked, reachable)
 
     @final
     def step(self, state: State, round: Round) -> Step:
         """Aggregate a round. Consumes `state`; a refused round leaves it as it was.
 
-        So does an interrupt (Ctrl-C), unless a GPU was writing columns by then: the state is used
-        up where it could be half old and half new.
+        So does an interrupt (Ctrl-C) while it is computed; once it is being written, the state is
+        used up: it could be half old and half new.
         """
         memory = self._open(state)
         clients = memory.clients
@@ -244,7 +261,7 @@ class Rule(ABC):
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._open(state)
-        names, slots = memory.clients.resolve(list(dict.fromkeys(clients)))
+        names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)))
         state.consume()
         self.forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
@@ -284,11 +301,13 @@ class Rule(ABC):
         self, memory: Memory, round: Round
     ) -> tuple[Active, Outcome, dict[ClientId, str]]:
         """The round without its bad clients, what follows from it, and why they were dropped."""
-        clients = memory.clients
+        clients, like = memory.clients, memory.like
+        if like is None:
+            like = _kind_of(round, clients.dim)
         dropped: dict[ClientId, str] = {}
         while True:
             refusal: type[RoundRefused] = RoundRefused
-            round, faults = settle_arrays(self._beside(memory, round), clients.dim)
+            round, faults = settle_arrays(round, clients.dim, like)
             found = clients.look_up(round)
             faults = clients.inspect(round, found) | faults
             if not faults:
@@ -299,10 +318,12 @@ class Rule(ABC):
                     # What leaves the range shows in the results; warnings say nothing more.
                     with np.errstate(invalid="ignore", over="ignore"):
                         outcome = self.compute(memory, active)
-                    break
+                    faults = self._too_long_to_keep(active, outcome, like)
+                    if not faults:
+                        break
                 except NotFinite as bad:
                     refusal = Diverged
-                    faults = dict.fromkeys(bad.positions, "sent a non-finite update")
+                    faults = dict.fromkeys(bad.positions, bad.reason)
             if self.options.bad_clients == "refuse":
                 culprits = [round.clients[i] for i in sorted(faults)]
                 raise refusal(explain(faults, round.clients), culprits)
@@ -312,22 +333,20 @@ class Rule(ABC):
             raise Diverged(f"the aggregate of round {round.number} is not finite")
         return active, outcome, dropped
 
-    def _beside(self, memory: Memory, round: Round) -> Round:
-        """An empty round gets zero rows of the right kind; a change of library is refused."""
-        if memory.like is None:
-            return round
-        if not len(round.clients):
-            return replace(round, updates=memory.like)
-        if type(round.updates) is type(memory.like):
-            return round
-        listed = isinstance(round.updates, (list, tuple))
-        libraries = {library_of(one) for one in (round.updates if listed else [round.updates])}
-        if libraries and library_of(memory.like) not in libraries:
-            raise RoundRefused(
-                f"updates are {libraries.pop()} arrays, earlier rounds had "
-                f"{library_of(memory.like)}"
-            )
-        return round
+    def _too_long_to_keep(
+        self, active: Active, outcome: Outcome, like: Array | None
+    ) -> dict[int, str]:
+        """Updates that would not be numbers any more in the type in which rows are kept."""
+        updates = active.updates
+        if not self.keeps_updates:
+            return {}
+        kept = self.kept_as(active.kernels.dtype_name(updates if like is None else like))
+        most = LARGEST[kept]
+        if most >= LARGEST[active.kernels.dtype_name(updates)]:
+            return {}
+        reason = f"sent an update too long for {kept}, in which it would be kept"
+        squares = outcome.squared_norms.tolist()
+        return {i: reason for i, square in enumerate(squares) if square > most**2}
 
     def _bound(self, clients: Clients, active: Active, outcome: Outcome) -> float:
         if clients.bound is None or outcome.action != "move":
@@ -353,6 +372,15 @@ def no_estimates(memory: Memory, count: int) -> Array:
     kernels = kernels_for(memory.like)
     shape = (count, memory.clients.dim)
     return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
+
+
+def _kind_of(round: Round, dim: int) -> Array | None:
+    """Zero rows of the kind of the first update that can be used, or else of the model."""
+    updates = round.updates
+    for array in [*(updates if isinstance(updates, (list, tuple)) else [updates]), round.model]:
+        if kernels_for(array).check(array) is None:
+            return _no_rows(array, dim)
+    return None
 
 
 def _no_rows(like: Array, dim: int) -> Array:

@@ -63,6 +63,7 @@ class ClusterFedVARP(Rule):
     """One remembered update per cluster."""
 
     name: ClassVar[str] = "cluster_fedvarp"
+    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = ClusterOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
     shaping: ClassVar[tuple[str, ...]] = ("cluster_count", "select")

@@ -27,7 +27,7 @@ from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active
+from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -94,6 +94,8 @@ class FedAWE(Rule):
             found = tuple(getattr(array, "shape", ()))
             if library_of(array) != library_of(active.updates) or found != shape:
                 raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
+            if active.kernels.check(array):
+                raise RoundRefused(f"{name} must be of floating point, not {array.dtype}")
         count = max(int(np.count_nonzero(active.fresh)), 1)  # there is nothing here to refresh
         members = active.old_sizes > 0
         last = np.maximum(own.last[active.slots], own.since[active.slots])
@@ -114,6 +116,9 @@ class FedAWE(Rule):
             np.where(active.fresh, -1.0 / count, 0.0),
             base=active.model if active.fresh.any() else None,
         )
+        bad = np.flatnonzero(~np.isfinite(result.products).all(axis=1)).tolist()
+        if bad and active.starts is not None:
+            raise NotFinite(bad, "has a start model that is not finite")
         return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:

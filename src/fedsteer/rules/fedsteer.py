@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule, own_of
+from fedsteer.rules.base import LARGEST, Memory, Outcome, Requests, Rule, own_of
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
@@ -75,6 +75,7 @@ class FedSteer(Rule):
     """Old coordinates on today's basis."""
 
     name: ClassVar[str] = "fedsteer"
+    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = FedSteerOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
     shaping: ClassVar[tuple[str, ...]] = (
@@ -168,6 +169,12 @@ class FedSteer(Rule):
             active.updates,
             options.cache,
         )
+
+    def kept_as(self, dtype: str) -> str:
+        cache = self.options.cache
+        if cache is None or cache == "float16":  # unit columns, whatever the updates' length
+            return dtype
+        return min(dtype, cache, key=LARGEST.__getitem__)
 
     def half_written(self, memory: Memory) -> bool:
         return own_of(memory, FedSteerMemory).subspace.torn

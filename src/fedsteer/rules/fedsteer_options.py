@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.options import listed, numbers_by_client, option
 from fedsteer.rules.options import Options
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import plain_id
+
+AFTER_VISITS = ("intervals", "shrunk")
+"""Probabilities that are estimated from earlier visits, of which a warm-up has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +72,18 @@ class CoreSetOptions(WarmUpOptions):
                 )
             object.__setattr__(self, "search_columns", tuple(map(int, columns)))
         if self.core_set is not None:
-            owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
+            try:
+                owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
+            except RoundRefused as refused:
+                raise ConfigurationError(f"core_set: {refused}") from None
             if not owners or len(set(owners)) < len(owners):
                 raise ConfigurationError("core_set must name at least one client, each once")
             object.__setattr__(self, "core_set", owners)
+        if self.warms_up and self.objective != "size" and self.probabilities in AFTER_VISITS:
+            raise ConfigurationError(
+                f"objective={self.objective!r} needs p_i in the warm-up, of which "
+                f"probabilities={self.probabilities!r} knows nothing by then; 'visits' does"
+            )
         if self.frequencies is not None:
             numbers_by_client("frequencies", self.frequencies, low=0.0)
         if self.core_set is None and self.select == "frequent" and not self.frequencies:
@@ -127,3 +138,8 @@ class FedSteerOptions(CoreSetOptions):
         super().__post_init__()
         if self.basis == "mean" and self.magnitude == "follow":
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
+        if self.coordinates == "own" and (self.core_set is None or self.reselect_every):
+            raise ConfigurationError(
+                "coordinates='own' needs core_set, and no reselect_every: whoever is given a "
+                "column has no coordinate on it until its next visit"
+            )

@@ -43,6 +43,8 @@ def _believed(scales: Floats, dots: Floats, squares: Floats) -> Beliefs:
 class Remembering(Rule):
     """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), h_i the last update of client i."""
 
+    keeps_updates: ClassVar[bool] = True
+
     @abstractmethod
     def trust(self, recalled: Recalled) -> Floats:
         """(m,) beta_i of the active clients from now on."""

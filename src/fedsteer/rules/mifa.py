@@ -52,6 +52,7 @@ class MIFA(Rule):
     """The mean of everybody's last update."""
 
     name: ClassVar[str] = "mifa"
+    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = MIFAOptions
     options: MIFAOptions
 
@@ -84,8 +85,9 @@ class MIFA(Rule):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = own_of(memory, MIFAMemory)
-        own.heard -= float(sizes[own.updates.squares[slots] >= 0].sum())
         own.updates.forget(slots, memory.clients)
+        heard = np.flatnonzero(own.updates.squares.values >= 0)
+        own.heard = float(memory.clients.sizes[heard].sum())
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return own_of(memory, MIFAMemory).updates.estimates(slots, memory.like)

@@ -5,9 +5,9 @@
     model          Delta = sum_A n_i g_i / sum_A n_i     (or importance weighted)
     server control c <- c + sum_A d_i (c_i' - c_i)
 
-c travels as {"control": c} to everyone, c_i as {"control": c_i} to each client, both left out
-while they are zero. When clients leave, c <- sum d_i c_i over those who stay. Memory (N + 1) x d
-where the server keeps the c_i, as here.
+so that c = sum d_i c_i: where d_i = n_i / n change, because clients join, leave or bring another
+size, c follows. It travels as {"control": c} to everyone, c_i as {"control": c_i} to each client,
+both left out while they are zero. Memory (N + 1) x d where the server keeps the c_i, as here.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class ScaffoldMemory(Component):
     control: Array | None = None  # (d,) float64
     controls: RowStore = field(default_factory=RowStore)  # (N, d)
     known: Table = field(default_factory=lambda: Table.empty(0))  # 1: there is a c_i
+    total: float = 0.0  # n of the d_i in c; 0: today's, nothing else was ever seen
 
 
 @final
@@ -69,12 +70,12 @@ class Scaffold(Rule):
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
         own = own_of(memory, ScaffoldMemory)
-        if own.control is None:
+        if own.control is None or own.controls.rows is None:
             return asked
         slots = memory.clients.roster.find(asked.train)
         known = [slot >= 0 and bool(own.known[np.array([slot])][0]) for slot in slots]
         each = {
-            client: {"control": own.controls.rows[slot]}  # type: ignore[index]
+            client: {"control": own.controls.rows[slot]}
             for client, slot, has in zip(asked.train, slots, known, strict=True)
             if has
         }
@@ -86,13 +87,16 @@ class Scaffold(Rule):
         return weighted_sum(active, averaging_weights(active, self.options.average))
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = own_of(memory, ScaffoldMemory)
+        own, n, kernels = own_of(memory, ScaffoldMemory), active.total, active.kernels
+        if own.control is None:
+            own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
+        sent = own.control
+        before = own.total / n if own.total > 0 and n > 0 else 1.0
+        own.control, own.total = kernels.clone(sent), n
+        own.control *= before - float(active.shares.sum())
         if not len(active):
             return
         assert active.steps is not None
-        kernels = active.kernels
-        if own.control is None:
-            own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
         rates = 1.0 / (active.steps * self.options.local_rate)
         # g_i / (steps * rate) may be far beyond what two bytes hold.
         wide = "float64" if kernels.dtype_name(active.updates) == "float64" else "float32"
@@ -100,12 +104,14 @@ class Scaffold(Rule):
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows
         assert rows is not None
+        kernels.add_rows(own.control, active.shares * rates, active.updates)
+        if active.sizes is not active.old_sizes:
+            grown = (active.sizes - active.old_sizes) / n
+            kernels.add_rows(own.control, grown, rows, active.slots)
         for index, slot in enumerate(active.slots.tolist()):
             update = active.updates[index : index + 1]
-            rows[slot] += kernels.combine(rates[None, index : index + 1], update)[0] - own.control
+            rows[slot] += kernels.combine(rates[None, index : index + 1], update)[0] - sent
         own.known[active.slots] = 1.0
-        own.control *= 1.0 - float(active.shares.sum())
-        kernels.add_rows(own.control, active.shares * rates, active.updates)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = own_of(memory, ScaffoldMemory)
@@ -116,7 +122,7 @@ class Scaffold(Rule):
         # What is left of c is taken from the c_i of those who stay: exactly, and once.
         staying = np.flatnonzero(own.known.values > 0)
         total = memory.clients.total_without(float(sizes.sum()), weighs=self.weighs)
-        own.control[:] = 0
+        own.control[:], own.total = 0, total
         if len(staying) and total > 0:
             shares = memory.clients.sizes[staying] / total
             kernels_for(own.control).add_rows(own.control, shares, own.controls.rows, staying)

@@ -11,7 +11,7 @@ the sum over the clients seen so far.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster
-from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, plain_id
+from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, plain_ids
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -168,6 +168,8 @@ class Clients(Component):
         if active.sizes is not active.old_sizes:
             self.sizes[active.slots] = active.sizes
             self.total += _grown(active.sizes, active.old_sizes)
+            if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
+                self.total = float(self.sizes.values.sum())
         if training:
             if not self.closed:
                 self.mass += float((active.sizes * active.inverse)[active.fresh].sum())
@@ -181,9 +183,9 @@ class Clients(Component):
         self.source.restart(self.number)
         self.last_seen.values[:] = 0
 
-    def resolve(self, clients: Sequence[ClientId]) -> tuple[list[ClientId], Integers]:
+    def resolve(self, clients: Iterable[ClientId]) -> tuple[list[ClientId], Integers]:
         """Plain ids and slots of members; a stranger is refused."""
-        names = [plain_id(client) for client in clients]
+        names = plain_ids(clients)
         slots = self.roster.find(names)
         absent = [
             name for name, size in zip(names, self._sizes_of(slots), strict=True) if size <= 0
@@ -202,8 +204,8 @@ class Clients(Component):
         leaving = float(sizes.sum())
         # Every past round told of the whole population, the leavers among it.
         self.mass = max(self.mass - self.rounds * leaving, 0.0)
-        self.total -= leaving
         self.sizes[slots] = 0.0
+        self.total = float(self.sizes.values.sum())
         self.last_seen[slots] = 0
         self.roster.remove(names)
 
@@ -236,9 +238,11 @@ def enrol_population(
     table = Table.empty(0)
     total = 0.0
     if sizes is not None:
-        values = np.array(
-            list(sizes.values()) if isinstance(sizes, Mapping) else sizes, dtype=np.float64
-        )
+        given = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
+        try:
+            values = np.array(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            values = np.zeros(0)
         if values.ndim != 1 or not len(values):
             raise ConfigurationError("sizes must be one positive number per client")
         fitting = (values > 0) & (values <= LARGEST_COUNT)
@@ -250,7 +254,7 @@ def enrol_population(
                 f"{values[worst]}"
             )
         if isinstance(sizes, Mapping):
-            roster.enrol([plain_id(client) for client in sizes])
+            roster.enrol(plain_ids(sizes))
             # `enrol` hands out slots in id order, whatever the order of the mapping.
             table = Table(values[np.argsort(roster.find(list(sizes)))])
         else:

@@ -60,6 +60,7 @@ class UpdateMemory(Component):
     squares: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # |h_i|^2; -1: none
     scales: Table = field(default_factory=lambda: Table.empty(0))  # beta_i
     base: Array | None = None  # (d,) float64: float32 would drift over many rounds
+    longest: float = 0.0  # square of the longest part of `base` since it was last taken anew
 
     def recall(self, active: Active, weights: Floats, minus: Floats) -> Recalled:
         """Delta = sum_i d_i beta_i h_i + weights @ g - minus @ (beta h), in one pass.
@@ -105,8 +106,9 @@ class UpdateMemory(Component):
         after = (active.sizes * scales) ** 2 * recalled.result.squared_norms
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
-        if before.max() > OUTWEIGHS**2 * after.max():  # else the sum, too, is long enough
-            self._add_up_if_short(float(before.max()), clients, active)
+        self.longest = max(self.longest, float(before.max()), float(after.max()))
+        if self.longest > OUTWEIGHS**2 * after.max():  # else the sum, too, is long enough
+            self._add_up_if_short(clients, active)
 
     def forget(self, slots: Integers, clients: Clients) -> None:
         """These clients are about to leave."""
@@ -117,16 +119,16 @@ class UpdateMemory(Component):
             kernels_for(self.base).add_rows(
                 self.base, -leaving[known], self.store.rows, slots[known]
             )
-            self._add_up_if_short(float((leaving**2 * squares)[known].max()), clients)
+            self.longest = max(self.longest, float((leaving**2 * squares)[known].max()))
+            self._add_up_if_short(clients)
 
-    def _add_up_if_short(
-        self, removed: float, clients: Clients, active: Active | None = None
-    ) -> None:
-        """The running sum anew, if a part of it whose square was `removed` outweighs the rest."""
+    def _add_up_if_short(self, clients: Clients, active: Active | None = None) -> None:
+        """The running sum anew, if a part that was in it outweighs the rest."""
         kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
         assert self.base is not None
-        if removed <= OUTWEIGHS**2 * float((self.base * self.base).sum()):
+        if self.longest <= OUTWEIGHS**2 * float((self.base * self.base).sum()):
             return
+        self.longest = 0.0
         self.base = kernels.allocate(tuple(self.base.shape), self.base, "float64")
         sizes = clients.sizes_now(len(self.squares.values), active)
         weights = sizes[known] * self.scales[known]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,14 @@ from fedsteer.steering.kernels import (
     kernels_for,
     library_of,
 )
-from fedsteer.steering.roster import ClientId
+from fedsteer.steering.roster import ClientId, id_order
 from fedsteer.values import value
 
 LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
 RAREST = 1e-300
 """The least probability: its inverse is a number."""
+NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
 Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
 
@@ -116,11 +117,12 @@ class Active:
 
 
 class NotFinite(Exception):
-    """The updates at these positions of the round are not finite."""
+    """What the clients at these positions of the round sent is not finite."""
 
-    def __init__(self, positions: Sequence[int]) -> None:
+    def __init__(self, positions: Sequence[int], reason: str = NOT_FINITE) -> None:
         super().__init__()
         self.positions = positions
+        self.reason = reason
 
 
 def plain_id(client: Any) -> ClientId:
@@ -141,30 +143,40 @@ def whole_number(number: Any) -> int:
     raise RoundRefused(f"the number of a round is a whole number, not {number!r}")
 
 
-def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
+def plain_ids(clients: Any) -> list[ClientId]:
+    """Ids as int or str."""
+    if isinstance(clients, str) or not isinstance(clients, Iterable):
+        raise RoundRefused(f"clients are a list of ids, not {clients!r}")
+    listed = list(clients)
+    if not {int, str}.issuperset(map(type, listed)):
+        listed = [plain_id(client) for client in listed]
+    return listed
+
+
+def settle_arrays(round: Round, dim: int, like: Array | None = None) -> tuple[Round, Faults]:
     """The round with plain ids, float64 vectors and one (m, d) array, and the clients at fault.
 
-    Raises where the round as a whole makes no sense; what concerns one client is a fault.
+    Raises where the round as a whole makes no sense; what concerns one client is a fault. `like`
+    are zero rows of the library and device the updates have to be of.
     """
-    number = whole_number(round.number)
-    clients = list(round.clients)
-    if not {int, str}.issuperset(map(type, clients)):
-        clients = [plain_id(client) for client in clients]
+    number, clients = whole_number(round.number), plain_ids(round.clients)
     count = len(clients)
     probabilities = _vector(round.probabilities, "probabilities", count)
     sizes, steps = _vector(round.sizes, "sizes", count), _vector(round.steps, "steps", count)
-    updates, faults = _matrix(round.updates, clients, dim)
-    if round.refresh is not None and (strangers := set(round.refresh) - set(clients)):
-        raise RoundRefused("refresh names clients that sent no update", sorted(strangers, key=str))
+    updates, faults = _matrix(round.updates, clients, dim, like)
+    refresh = None if round.refresh is None else plain_ids(round.refresh)
+    if refresh and (strangers := sorted(set(refresh) - set(clients), key=id_order)):
+        names = ", ".join(map(repr, strangers))
+        raise RoundRefused(f"refresh names clients that sent no update: {names}", strangers)
     if len(set(clients)) < count:
         repeated = Counter(clients)
         _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
     # No comparison holds for nan.
     if probabilities is not None:
         bad = [not RAREST <= p <= 1 for p in probabilities.tolist()]
-        if round.refresh and True in bad:
+        if refresh and True in bad:
             # Whoever only refreshes weighs nothing, and may be one that never comes by itself.
-            asked = set(round.refresh)
+            asked = set(refresh)
             idle = [wrong and client in asked for wrong, client in zip(bad, clients, strict=True)]
             probabilities = np.where(idle, 1.0, probabilities)
             bad = [wrong and not excused for wrong, excused in zip(bad, idle, strict=True)]
@@ -174,7 +186,7 @@ def settle_arrays(round: Round, dim: int) -> tuple[Round, Faults]:
             bad = [not 0 < value <= LARGEST_COUNT for value in given.tolist()]
             _fault(faults, bad, f"{name} must be positive and finite (at most {LARGEST_COUNT:.0e})")
     vectors = probabilities, sizes, steps
-    rest = _plain(round.starts), _plain(round.model), round.refresh
+    rest = _plain(round.starts), _plain(round.model), refresh
     return Round(number, clients, updates, *vectors, *rest), faults
 
 
@@ -192,6 +204,8 @@ def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
 def _vector(values: Any, name: str, count: int) -> Floats | None:
     if values is None:
         return None
+    if library_of(values) == "torch":
+        values = kernels_for(values).to_host(values)[0]
     try:
         vector = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -201,24 +215,18 @@ def _vector(values: Any, name: str, count: int) -> Floats | None:
     return vector
 
 
-def _matrix(updates: Any, clients: list[ClientId], dim: int) -> tuple[Array, Faults]:
-    """One (m, d) array; vectors of the wrong length in a sequence are faults of their clients."""
-    faults: Faults = {}
-    if isinstance(updates, (list, tuple)) and len(updates) == len(clients) > 0:
-        for position, update in enumerate(updates):
-            if problem := kernels_for(update).check(update):
-                faults[position] = f"cannot be used: {problem}"
-            elif tuple(update.shape) != (dim,):
-                faults[position] = f"update has shape {tuple(update.shape)}, expected ({dim},)"
-            elif library_of(update) != library_of(updates[0]):
-                faults[position] = "sent an array of another library than the first client"
-        if faults:
+def _matrix(
+    updates: Any, clients: list[ClientId], dim: int, like: Array | None
+) -> tuple[Array, Faults]:
+    """One (m, d) array; a vector of a sequence that cannot be used is a fault of its client."""
+    if not clients and (updates is None or np.size(updates) == 0):
+        return np.zeros((0, dim), np.float32) if like is None else like, {}
+    if isinstance(updates, (list, tuple)):
+        if len(updates) != len(clients):
+            raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
+        if faults := _unlike(updates, dim, like):
             return updates, faults
         updates = kernels_for(updates[0]).stack(updates)
-    elif isinstance(updates, (list, tuple)):
-        if updates or clients:
-            raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
-        updates = np.zeros((0, dim), np.float32)
     kernels = kernels_for(updates)
     if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
@@ -228,4 +236,39 @@ def _matrix(updates: Any, clients: list[ClientId], dim: int) -> tuple[Array, Fau
             "one row per client, one column per model weight",
             clients,
         )
-    return kernels.plain(updates), faults
+    if like is not None and not _beside(updates, like):
+        raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
+    return kernels.plain(updates), {}
+
+
+def _unlike(updates: Sequence[Any], dim: int, like: Array | None) -> Faults:
+    """Which of these vectors cannot be used, and why; without `like`, the first usable one is."""
+    faults: Faults = {}
+    astray: Faults = {}
+    for position, update in enumerate(updates):
+        if problem := kernels_for(update).check(update):
+            faults[position] = f"cannot be used: {problem}"
+        elif tuple(update.shape) != (dim,):
+            faults[position] = f"update has shape {tuple(update.shape)}, expected ({dim},)"
+        elif like is None:
+            like = update
+        elif not _beside(update, like):
+            astray[position] = (
+                f"sent {_kind(update)}, where others and earlier rounds had {_kind(like)}"
+            )
+    if len(astray) == len(updates):
+        raise RoundRefused(f"updates are {_kind(updates[0])}, earlier rounds had {_kind(like)}")
+    return faults | astray
+
+
+def _beside(array: Array, like: Array) -> bool:
+    """Whether they are of one library, on one device."""
+    if library_of(array) != library_of(like):
+        return False
+    return bool(getattr(array, "device", None) == getattr(like, "device", None))
+
+
+def _kind(array: Array) -> str:
+    """Library and device, in words."""
+    place = getattr(array, "device", "cpu")
+    return f"{library_of(array)} arrays" + ("" if str(place) == "cpu" else f" on {place}")

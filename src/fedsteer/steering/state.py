@@ -98,8 +98,8 @@ class State:
             raise StateError(
                 f"checkpoint has state version {version}, this release reads {VERSION}"
             )
-        memory = _unpack(meta["state"], arrays, like)
-        if not isinstance(memory, Component):
+        memory = _unpack(meta.get("state"), arrays, like)
+        if not isinstance(memory, Component) or not isinstance(meta.get("rule"), str):
             raise StateError("checkpoint holds no state")
         return State(meta["rule"], memory)
 

@@ -59,6 +59,7 @@ class Subspace(Component):
     stretch: Floats | None = None  # (k,) 1, or |h_j| where two bytes could not hold h_j itself
     basis: str = "unit"
     magnitude: str = "fixed"
+    longest: float = 0.0  # square of the longest part of `total` since it was last taken anew
 
     @staticmethod
     def of(
@@ -120,10 +121,12 @@ class Subspace(Component):
     ) -> None:
         """u <- u + more - less, after coordinates were written.
 
-        From all clients anew, in O(N), where what goes was far more than what stays (OUTWEIGHS).
+        From all clients anew, in O(N), where what was in it was far more than what is (OUTWEIGHS).
         """
         self.total = self.total + more - less
-        if less.dot(less) > OUTWEIGHS**2 * self.total.dot(self.total):
+        self.longest = max(self.longest, float(less.dot(less)), float(more.dot(more)))
+        if self.longest > OUTWEIGHS**2 * self.total.dot(self.total):
+            self.longest = 0.0
             count = len(self.coordinates.values)
             self.total = clients.sizes_now(count, active) @ self.read(np.arange(count))
 
@@ -140,7 +143,9 @@ class Subspace(Component):
 
         `refreshed` (see `renew`) are columns that may be written once the pass is through.
         """
-        raw = self.rows is not None and self._is_raw(active.kernels)
+        # What does not fit another type is found out when the pass is through.
+        same = self.rows is not None and self.rows.dtype == active.updates.dtype
+        raw = same and self._is_raw(active.kernels)
         self._keep = Keep(refreshed) if refreshed and raw else None
         try:
             result = active.one_pass(

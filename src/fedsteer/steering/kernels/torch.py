@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +32,15 @@ WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
 FUSED = "fedsteer.steering.kernels.fused"
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
+
+
+Makes = TypeVar("Makes", bound=Callable[..., Any])
+
+
+def lasting(function: Makes) -> Makes:
+    """For what is kept: it is written to again, perhaps outside of a caller's inference mode."""
+    wrapped: Makes = torch.inference_mode(False)(function)
+    return wrapped
 
 
 def _blocks(array: Tensor, widened: int = 0) -> list[slice]:
@@ -223,10 +232,12 @@ def sketch(updates: Tensor, width: int, seed: int) -> Floats:
     return _host(result)
 
 
+@lasting
 def allocate(shape: tuple[int, ...], like: Tensor, dtype: str) -> Tensor:
     return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
 
 
+@lasting
 def grow(array: Tensor, length: int) -> Tensor:
     grown = array.new_zeros((length, *array.shape[1:]))
     grown[: len(array)] = array
@@ -240,6 +251,7 @@ def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
     return host.numpy().copy(), dtype_name(array)
 
 
+@lasting
 def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
     result = torch.tensor(array)
     if dtype == "bfloat16":
@@ -247,6 +259,7 @@ def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
     return result if like is None else result.to(like.device)
 
 
+@lasting
 def clone(array: Tensor) -> Tensor:
     return array.detach().clone()
 
