@@ -35,14 +35,15 @@ def check_options(options: Any, where: str = "") -> None:
         given = value = getattr(options, entry.name)
         if getattr(given, "shape", None) == ():
             value = given.item()
-        _check(entry, value, where + entry.name)
+        check_value(entry, value, where + entry.name)
         if "float" in str(entry.type) and isinstance(value, Integral):
             value = float(value)
         if value is not given:
             object.__setattr__(options, entry.name, value)
 
 
-def _check(entry: Field[Any], value: Any, name: str) -> None:
+def check_value(entry: Field[Any], value: Any, name: str) -> None:
+    """Refuse what a field, called `name` in the message, cannot be."""
     if not entry.metadata or (value is None and default_of(entry) is None):
         return
     choices, limits = entry.metadata["choices"], entry.metadata["limits"]

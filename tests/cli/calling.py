@@ -27,14 +27,18 @@ def environment() -> dict[str, str]:
 
 
 def fedsteer(
-    *arguments: str, folder: Path, program: str | None = None, **options: Any
+    *arguments: str,
+    folder: Path,
+    program: str | None = None,
+    told: dict[str, str] | None = None,
+    **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m fedsteer ...` in a process of its own."""
+    """`python -m fedsteer ...` in a process of its own, where `told` are variables."""
     command = ["-m", "fedsteer"] if program is None else ["-W", "error", "-c", program]
     return subprocess.run(
         [sys.executable, *command, *arguments],
         cwd=folder,
-        env=environment(),
+        env=environment() | (told or {}),
         capture_output=True,
         text=True,
         check=False,

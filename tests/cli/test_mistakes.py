@@ -76,7 +76,16 @@ MISTAKES = [
     (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),
     (f"{RUN} --out file", "cannot write to file: File exists"),
     (f"{RUN} --out file/below", "cannot write to file/below: Not a directory"),
-    (f"{RUN} --out /proc/nothing", "No such file or directory: '/proc/nothing"),
+    (f"{RUN} --out /proc/nothing", "/proc/nothing: No such file or directory"),
+    (f"{RUN} --set run.watch=[99]", "run.watch names 99; clients are 0 to 11"),
+    (f"{RUN} --set options.fedsteer.ridge=abc", "options.fedsteer.ridge must be a number, not"),
+    ("run small.toml --rule full:paper", "full is FedAvg with everybody present: it has no"),
+    (
+        f"{RUN} --set participation.reported=wrong --set participation.wrong_noise=1000",
+        "noise must be from 0 to 100, got 1000",
+    ),
+    ("reproduce list --only x", "--only goes with the name of a table or figure"),
+    ("report empty --format md --title x", "--title goes with --format html or svg"),
     ("compare small.toml --seeds 0", "seeds must be at least 1, not 0"),
     ("compare small.toml --jobs -1", "--jobs must be at least 0, not -1"),
     ("compare small.toml --rules fedavg,fedster", "did you mean 'fedsteer'?"),
@@ -180,9 +189,51 @@ def test_a_full_disk_is_said_in_one_line(
 
     monkeypatch.setattr("fedsteer.simulate.runner.write_checkpoint", full)
     assert main(RUN.split()) == 2
-    assert capsys.readouterr().err == (
-        "fedsteer: [Errno 28] No space left on device: 'rounds.jsonl'\n"
+    assert capsys.readouterr().err == ("fedsteer: rounds.jsonl: No space left on device\n")
+
+
+def test_a_comparison_is_refused_as_a_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    def compare(*more: str) -> int:
+        return main(["compare", "small.toml", "--seeds", "1", "--out", "here", "--quiet", *more])
+
+    assert compare("--rules", "fedavg") == 0
+    before = sorted(Path("here").rglob("*"))
+    assert compare("--rules", "mifa,fedavg", "--rounds", "3") == 2  # mifa comes first
+    assert "here/fedavg/seed-0 holds a run with another" in capsys.readouterr().err
+    assert sorted(Path("here").rglob("*")) == before
+    assert compare("--rules", "mifa,fedavg") == 0
+
+
+def test_runs_and_comparisons_have_folders_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    compare = ["compare", "small.toml", "--seeds", "1", "--rules", "fedavg", "--quiet", "--out"]
+    assert main([*compare, "many"]) == 0
+    assert main([*RUN.split(), "--out", "one"]) == 0
+    capsys.readouterr()
+    assert main([*compare, "one"]) == 2
+    assert "one holds a run, not a comparison" in capsys.readouterr().err
+    assert main([*RUN.split(), "--out", "many"]) == 2
+    assert "many holds a comparison, not a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_what_an_encoding_lacks_costs_nothing_else(encoding: str, tmp_path: Path) -> None:
+    assert main([*RUN.split(), "--out", "her\u00e9\u2191"]) == 0
+    assert (
+        main(
+            ["compare", "small.toml", "--seeds", "2", "--rules", "fedavg", "--quiet", "--out", "c"]
+        )
+        == 0
     )
+    for command in ("report c --format text", "report c --out -", "report c --format svg"):
+        program = "import sys; from fedsteer.cli import main; sys.exit(main(sys.argv[1:]))"
+        told = {"PYTHONIOENCODING": encoding}
+        made = fedsteer(
+            *command.split(), folder=tmp_path, program=program, told=told, errors="replace"
+        )
+        assert made.returncode == 0 and not made.stderr, made.stderr
+        assert made.stdout.count("fedavg") >= 1
 
 
 def test_a_folder_that_holds_another_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,3 +127,17 @@ def test_a_stop_reaches_a_comparison_in_processes(by: int, told: str, tmp_path: 
     whole = tmp_path / "whole"
     assert main(["run", *command[1:2], "--rule", "fedsteer", "--out", str(whole), *LONG]) == 0
     assert exact_files(tmp_path / "here" / "fedsteer" / "seed-0") == exact_files(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
+@pytest.mark.parametrize("after", [1.0, 1.5, 2.0, 2.5, 3.0])
+def test_ctrl_c_while_workers_are_still_starting(after: float, tmp_path: Path) -> None:
+    command = ["compare", small_file(tmp_path), "--rules", "fedavg,mifa", "--out", "here", *LONG]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = start(tmp_path, *command, "--jobs", "2", start_new_session=True, **pipes)
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130)  # a fast machine may have been through
+    assert err.count(b"\n") <= 1 and b"Traceback" not in err

@@ -42,6 +42,18 @@ def test_a_folder_in_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
+def test_a_full_disk_names_the_file_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: .*report.html"):
+        write_atomically(tmp_path / "report.html", b"content")
+    assert not list(tmp_path.iterdir())
+
+
 def test_content_is_on_disk_before_the_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

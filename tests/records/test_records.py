@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,3 +99,40 @@ def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
     assert b"accuracy" in content and b"accuracy/rare" in content and b"active" in content
     assert b"train_loss" not in content
     assert set(row) & set(SCALARS) == {"accuracy", "active", "loss"}
+
+
+def test_a_round_told_twice_counts_once(tmp_path: Path) -> None:
+    """A kill comes after the last checkpoint: some rounds are run again."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for rounds in ((1, 2, 3, 4), (3, 4, 5)):
+        track = tensorboard_tracker(tmp_path)
+        for number in rounds:
+            track(SimpleNamespace(row={"round": number, "active": 3}))
+    read = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [scalar.step for scalar in read.Scalars("active")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        ({}, "manifest.json does not say what was run"),
+        ({"format": 9, "seed": 1}, "manifest.json has format 9, this release reads 1"),
+    ],
+)
+def test_manifests_nobody_can_know(tmp_path: Path, manifest: Any, words: str) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DataError, match=words):
+        _ = Run(tmp_path).manifest
+
+
+def test_a_finished_run_has_all_of_its_rounds(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as records:
+        records.manifest({"seed": 0})
+        for number in range(1, 6):
+            records.append("rounds", {"round": number})
+        records.finish({"rounds": 4, "warm_up_rounds": 1})
+    assert len(Run(tmp_path).rounds) == 5
+    path = tmp_path / "rounds.jsonl"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match="4 rows of a run of 5 rounds"):
+        _ = Run(tmp_path).rounds

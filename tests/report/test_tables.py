@@ -216,6 +216,8 @@ def test_a_folder_named_twice_counts_once(small: Path) -> None:
 def test_two_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "one" / "a", seed=1, rounds=2)
     make_run(tmp_path / "one" / "b", seed=1, rounds=2)
+    assert table(tmp_path).experiments == ("digits (a)", "digits (b)")
+    make_run(tmp_path / "two" / "a", seed=1, rounds=2)
     with pytest.raises(DataError, match="same rule with the same seed"):
         table(tmp_path)
 

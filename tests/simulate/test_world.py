@@ -98,6 +98,7 @@ def test_participations(kind: str, tmp_path: Path) -> None:
 
 def test_a_trace_of_more_devices_is_sampled(tmp_path: Path) -> None:
     settings = {"participation.kind": "trace"} | participations(tmp_path)["trace"]
+    settings["run.watch"] = [1]
     world = build_world(small(settings | {"partition.clients": 4}), 0)
     assert world.participation.clients == 4
     with pytest.raises(ConfigurationError, match="13 clients cannot be drawn"):

@@ -7,6 +7,7 @@ Ctrl-C in exit code 130 with everything finished so far on disk.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -51,17 +52,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
-    parser, given = build_parser(), sys.argv[1:] if arguments is None else arguments
-    if not given:
-        parser.print_help(sys.stderr)
-        return 2
-    options = parser.parse_args(given)
-    if "" not in sys.path:  # the current folder, where a user's "my_module:factory" lies
-        sys.path.append("")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks must not cost the rest
+            stream.reconfigure(errors="replace")
     try:
-        code = int(options.execute(options))
-        sys.stdout.flush()
-        return code
+        return _execute(sys.argv[1:] if arguments is None else arguments)
     except (RoundRefused, TrainingFailed) as error:  # of a run, not of what was typed
         print(f"fedsteer: {error}", file=sys.stderr)
         return 1
@@ -82,5 +77,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:  # a full disk, a folder that went away: no bug of ours
-        print(f"fedsteer: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"fedsteer: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _execute(given: Sequence[str]) -> int:
+    parser = build_parser()
+    if not given:
+        parser.print_help(sys.stderr)
+        return 2
+    options = parser.parse_args(given)
+    if "" not in sys.path:  # the current folder, where a user's "my_module:factory" lies
+        sys.path.append("")
+    code = int(options.execute(options))
+    sys.stdout.flush()
+    return code

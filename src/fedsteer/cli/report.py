@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--baseline", help="differences are paired with this; default: fedavg, if it is there"
     )
-    parser.add_argument("--title", help="of the page")
+    parser.add_argument("--title", help="of the page, or of the picture")
     parser.add_argument(
         "--out",
         type=place,
@@ -66,6 +67,8 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.columns is not None and options.format != "md":
         raise ConfigurationError("--columns goes with --format md")
+    if options.title is not None and options.format not in ("html", "svg"):
+        raise ConfigurationError("--title goes with --format html or svg")
     runs = _runs(options.folders)
     if options.format == "published":
         return _published(options, runs)
@@ -102,7 +105,11 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
     page = options.format == "html"
     path: Path = options.out or (_beside(options.folders[0]) if page else STDOUT)
     if path == STDOUT:
-        print(text, end="")
+        if page or options.format == "svg":  # which say themselves that they are in UTF-8
+            sys.stdout.flush()
+            sys.stdout.buffer.write(text.encode())
+        else:
+            print(text, end="")
         return
     if path.is_dir():
         path /= f"report.{ENDINGS.get(options.format, options.format)}"

@@ -65,6 +65,8 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.simulate.sheet import load_sheet, shipped_sheets
 
     if options.name == "list":
+        if options.only:
+            raise ConfigurationError("--only goes with the name of a table or figure")
         for name, text in shipped_sheets().items():
             print(f"{name:<16}{text.splitlines()[0].removeprefix('# ')}")
         return 0

@@ -46,7 +46,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import describe, progress_bar
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records.names import MANIFEST
+    from fedsteer.records.names import MANIFEST, SEED
     from fedsteer.rules import RULES
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.experiment import parse_settings
@@ -63,8 +63,10 @@ def execute(options: argparse.Namespace) -> int:
     entry.build(
         experiment, options.seed, [1.0]
     )  # a mistake in its options shows before data is loaded
-    folder = options.out or Path("runs", experiment.name, entry.slug, f"seed-{options.seed}")
+    folder = options.out or Path("runs", experiment.name, entry.slug, f"{SEED}{options.seed}")
     writable(folder)
+    if any(folder.glob(f"*/{SEED}*/{MANIFEST}")):
+        raise ConfigurationError(f"{folder} holds a comparison, not a run; choose another --out")
     if options.resume and not (folder / MANIFEST).exists():
         print(f"fedsteer: no run in {folder} to go on with; a new one begins", file=sys.stderr)
     trackers = []

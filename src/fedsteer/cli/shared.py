@@ -115,7 +115,9 @@ def writable(folder: Path) -> Path:
         words = "File exists" if there == folder else "Not a directory"
         raise ConfigurationError(f"cannot write to {folder}: {words}")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"cannot write to {folder}: permission denied")
+        fixed = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
+        words = "the file system is read-only" if fixed else "permission denied"
+        raise ConfigurationError(f"cannot write to {folder}: {words}")
     return folder
 
 

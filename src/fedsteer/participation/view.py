@@ -16,6 +16,9 @@ from fedsteer.participation.base import (
     checked_seed,
 )
 
+MOST_NOISE = 100
+"""exp of this times a normal draw is a number."""
+
 
 @dataclass(frozen=True)
 class ProbabilityView:
@@ -37,8 +40,8 @@ class ProbabilityView:
             )
         if not 0 < self.factor < float("inf"):
             raise ConfigurationError(f"factor must be positive, got {self.factor}")
-        if not 0 <= self.noise < float("inf"):
-            raise ConfigurationError(f"noise must be 0 or more, got {self.noise}")
+        if not 0 <= self.noise <= MOST_NOISE:
+            raise ConfigurationError(f"noise must be from 0 to {MOST_NOISE}, got {self.noise}")
         if self.kind != "wrong" and (self.factor != 1 or self.noise != 0):
             raise ConfigurationError("factor and noise belong to the view 'wrong'")
         checked_seed(self.seed)

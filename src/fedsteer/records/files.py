@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,16 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write beside the target, flush to disk, then rename over it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
-    with open(beside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, path)
-    except OSError:  # the target is a folder, say: nobody will look for the other name
-        beside.unlink()
-        raise
+    except OSError as error:  # a full disk, or the target is a folder: nobody looks for the rest
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+FORMAT = 1  # of all files together
+SEED = "seed-"  # a comparison has its runs in RULE/seed-0, ...
 MANIFEST = "manifest.json"
 STREAMS = ("rounds", "clients", "timing")  # without their ending
 ARRAYS = "arrays.safetensors"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, SHEET, read_archive
 from fedsteer.records.files import parse_json
-from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
+from fedsteer.records.names import ARRAYS, FAILURE, FORMAT, MANIFEST, RESULT, stream_file
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,24 @@ class Run:
     def manifest(self) -> dict[str, Any]:
         """What was run."""
         manifest: dict[str, Any] | None = self._json(MANIFEST)
+        path = self.folder / MANIFEST
         if manifest is None:
-            raise DataError(f"{self.folder / MANIFEST} is missing")
+            raise DataError(f"{path} is missing")
+        if not manifest:
+            raise DataError(f"{path} does not say what was run")
+        if (found := manifest.get("format", FORMAT)) != FORMAT:
+            raise DataError(f"{path} has format {found!r}, this release reads {FORMAT}")
         return manifest
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
-        """One row a round."""
-        return self.rows("rounds")
+        """One row a round; of a finished run all of them."""
+        rows, result = self.rows("rounds"), self.result or {}
+        whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
+        if self.finished and result.get("rounds") and len(rows) < whole:
+            path = self.folder / stream_file("rounds")
+            raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole} rounds")
+        return rows
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:

@@ -17,10 +17,13 @@ def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise ConfigurationError(f"--track tensorboard needs it: {extra('tracking')}") from None
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    writer: Any = None
 
     def track(happened: Any) -> None:
+        nonlocal writer
         row = happened.row
+        if writer is None:  # rounds from here on that were told before a kill count no more
+            writer = SummaryWriter(str(folder / "tensorboard"), purge_step=row["round"])
         for name in SCALARS:
             if row.get(name) is not None:
                 writer.add_scalar(name, row[name], row["round"])

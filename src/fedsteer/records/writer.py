@@ -14,9 +14,7 @@ import fedsteer
 from fedsteer.errors import DataError
 from fedsteer.records.claim import claim
 from fedsteer.records.files import plain, write_json
-from fedsteer.records.names import MANIFEST, RESULT, STREAMS, stream_file
-
-FORMAT = 1  # of the records
+from fedsteer.records.names import FORMAT, MANIFEST, RESULT, STREAMS, stream_file
 
 
 class RecordWriter:

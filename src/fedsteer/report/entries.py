@@ -10,11 +10,13 @@ import json
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.records.labels import label_of
+from fedsteer.records.names import SEED
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
@@ -130,9 +132,12 @@ def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
         return [(experiment, runs)]
     parts: dict[Any, list[Run]] = {}
     for run in runs:
-        parts.setdefault(run.folder.resolve().parent.parent, []).append(run)
+        parts.setdefault(_comparison(run), []).append(run)
     titles = [folder.name for folder in parts]
     if len(parts) == 1 or len(set(titles)) < len(titles):
+        by_settings = _by_settings(experiment, runs)
+        if not any(_clash(part) for _, part in by_settings):
+            return by_settings
         first, second = _clash(runs) or (runs[0], runs[0])
         raise DataError(
             f"{first.folder} and {second.folder} are runs of the same rule with the same seed; "
@@ -143,6 +148,12 @@ def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
         for title, part in zip(titles, parts.values(), strict=True)
     ]
     return [pair for name, part in named for pair in _apart(name, part)]
+
+
+def _comparison(run: Run) -> Path:
+    """The folder of the comparison a run belongs to (DIR/rule/seed-0), or the run's own."""
+    folder = run.folder.resolve()
+    return folder.parent.parent if folder.name.startswith(SEED) else folder
 
 
 def _clash(runs: list[Run]) -> tuple[Run, Run] | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
+from fedsteer.records.names import MANIFEST, SEED
 from fedsteer.rules import Rule
 from fedsteer.simulate.entries import Entry, find_entry, refuse_endless_warm_up
 from fedsteer.simulate.experiment import Experiment
@@ -31,6 +32,8 @@ Report = Callable[[Cell, Progress | None], None]
 
 def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
     """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
+    if (out / MANIFEST).exists():
+        raise ConfigurationError(f"{out} holds a run, not a comparison; choose another --out")
     entries: dict[str, Entry] = {}  # by folder
     made: list[Rule] = []
     for name in rules:
@@ -49,7 +52,7 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
             for rule in waiting:
                 refuse_endless_warm_up(rule, odds)
     return [
-        Cell(experiment, entry, seed, out / entry.slug / f"seed-{seed}")
+        Cell(experiment, entry, seed, out / entry.slug / f"{SEED}{seed}")
         for seed in range(experiment.seeds)
         for entry in entries.values()
     ]

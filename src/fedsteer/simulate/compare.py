@@ -12,6 +12,7 @@ from fedsteer.simulate.executors.cluster import run_on_ray
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares, takes_orders
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.runner import found_run
 from fedsteer.simulate.world import build_world, usable_cores
 
 __all__ = ["EXECUTORS", "Cell", "compare_cells", "default_jobs", "plan_cells", "with_seeds"]
@@ -37,6 +38,8 @@ def compare_cells(
         raise unknown("engine", executor, EXECUTORS)
     if jobs < 0:
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
+    for cell in cells:  # whatever is refused is refused before anything is written
+        found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume)
     tell = report or (lambda cell, progress: None)
     if executor == "ray":
         run_on_ray(cells, jobs, resume, tell)

@@ -82,6 +82,8 @@ def find_entry(experiment: Experiment, text: str) -> Entry:
     if text == FULL:
         return Entry(label_of(text), "fedavg", "paper", {}, everybody=True)
     name, _, preset = text.partition(":")
+    if name == FULL:
+        raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
     if name not in RULES:
         raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
     if preset and preset not in PRESETS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.options import check_options, option
+from fedsteer.options import check_options, check_value, option
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
@@ -159,10 +159,15 @@ class Experiment:
                 if not isinstance(table, Mapping):
                     raise ConfigurationError(f"{section}.{name} is a table, not a value")
         for rule, table in self.options.items():  # also of rules that are not asked for today
-            known = [entry.name for entry in fields(RULES[rule].options_type)]
-            for key in table:
+            known = {entry.name: entry for entry in fields(RULES[rule].options_type)}
+            for key, value in table.items():
                 if key not in known:
                     raise unknown(f"option of {rule}", key, known)
+                check_value(known[key], value, f"options.{rule}.{key}")
+        absent = [client for client in self.run.watch if not 0 <= client < self.partition.clients]
+        if absent and self.run.watch != RunPlan().watch:
+            last = self.partition.clients - 1
+            raise ConfigurationError(f"run.watch names {absent[0]}; clients are 0 to {last}")
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""

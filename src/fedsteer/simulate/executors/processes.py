@@ -28,6 +28,9 @@ TELL_EVERY = 0.5
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+WITH_MASKS = hasattr(signal, "pthread_sigmask")  # Windows has none
+
 FOLLOW_EVERY = 0.5
 """Seconds between two looks of a worker whether its parent is there."""
 
@@ -72,6 +75,20 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
 
 
 @contextmanager
+def no_stops() -> Iterator[None]:
+    """Processes that start now do not see signals to their group until `_start_worker`: while they
+    still import, nobody there would know what to do. To us they come a little later."""
+    if not WITH_MASKS:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def one_thread_each(device: str) -> Iterator[None]:
     """Beside a GPU, NumPy in processes that start now multiplies with one thread, not all cores.
 
@@ -96,8 +113,10 @@ def _start_worker(messages: Any, halt: Any, parent: int) -> None:
     _messages, _halt = messages, halt
     messages.cancel_join_thread()  # the end of a worker waits for no reader of its progress
     # Signals may reach the whole process group: between runs a worker leaves them to the parent.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    if WITH_MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
 
@@ -170,7 +189,8 @@ def _one_after_another(
             left.clear()
         while left and len(waiting) < jobs:
             work, given = left.popleft()
-            waiting.add(pool.submit(work, *given))
+            with no_stops():
+                waiting.add(pool.submit(work, *given))
         done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
         say()
         yield from done
