@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedAvg, FedProx, FedSteer, Scaffold
@@ -21,6 +21,7 @@ from fedsteer.flower.client import (
     sent_parameters,
 )
 from fedsteer.flower.layout import Layout, Malformed, averaged
+from fedsteer.flower.payload import CORRECTION
 from tests.flower.fake import FakeGrid, arrays, drifting, reply_with, values
 
 torch = pytest.importorskip("torch")
@@ -217,3 +218,25 @@ def test_numpy_models_need_no_torch(tmp_path: Any) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split() == ["done", str(len(RULES))]
+
+
+def test_whole_numbers_that_nobody_changed_stay_exact() -> None:
+    old = {"seed": np.array(2**60 + 1), "table": np.array([2**64 - 1], np.uint64)}
+    kept = averaged([old, dict(old)], [1.0, 2.0], old)
+    assert all(np.array_equal(kept[name], old[name]) for name in old)
+
+
+def test_helpers_skip_parameters_that_were_not_sent() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    some = {n: p.detach().numpy() + 1 for n, p in model.named_parameters() if n.startswith("1.")}
+    content = RecordDict({"arrays": arrays(**some), CORRECTION: arrays(**some)})
+    message = Message(content, dst_node_id=3, message_type="train")
+    sent = sent_parameters(model, message)
+    before = [parameter.detach() for parameter in model.parameters()]
+    apart = [float((then - now).abs().max()) for then, now in zip(sent, before, strict=True)]
+    assert apart == pytest.approx([0.0, 0.0, 1.0, 1.0])
+    model(torch.ones(1, 2)).sum().backward()
+    before = [p.grad.clone() for p in model.parameters()]
+    add_correction(model, message)
+    moved = [bool((p.grad != b).any()) for p, b in zip(model.parameters(), before, strict=True)]
+    assert moved == [False, False, True, True]

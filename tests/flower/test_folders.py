@@ -112,3 +112,19 @@ def test_a_run_of_no_rounds_can_be_gone_on_with(tmp_path: Path) -> None:
     strategy.start(world(), arrays(**INITIAL), num_rounds=1)
     strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=2)
     assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2]
+
+
+def test_another_population_is_refused(tmp_path: Path) -> None:
+    strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=1)
+    known = {client: 10.0 for client in range(4)}
+    with pytest.raises(ConfigurationError, match="a checkpoint with another population; choose"):
+        strategy_of("fedavg", tmp_path, population=known).start(
+            world(), arrays(**INITIAL), num_rounds=2
+        )
+
+
+def test_a_second_start_with_another_model_is_refused_without_a_folder_too() -> None:
+    strategy = FedSteer()
+    strategy.start(world(), arrays(**INITIAL), num_rounds=1)
+    with pytest.raises(ConfigurationError, match="trained a model with other arrays"):
+        strategy.start(world(), arrays(z=np.zeros(4, np.float32)), num_rounds=2)

@@ -19,7 +19,7 @@ from fedsteer.flower.identity import (
     reported_name,
 )
 from fedsteer.records import Run
-from tests.flower.fake import FakeGrid, arrays, drifting, reply_with
+from tests.flower.fake import FakeGrid, arrays, drifting, failing, reply_with
 
 INITIAL = {"w": np.zeros(5, np.float32)}
 
@@ -101,6 +101,47 @@ def test_an_unkeyed_node_is_refused_where_nodes_are_authenticated(tmp_path: Path
     strategy = FedSteer(authenticated=True, folder=str(tmp_path))
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
     assert clients_of(tmp_path, 1) == {key_name(b"key"): "fresh", "node-12": "failed"}
+
+
+def test_nor_does_its_evaluation_count() -> None:
+    def client(number: int, accuracy: float, points: float) -> Any:
+        def answer(message: Any) -> Any:
+            if message.metadata.message_type.startswith("evaluate"):
+                return reply_with(message, None, points, number, acc=accuracy)
+            return drifting(number)(message)
+
+        return answer
+
+    answers = {11: client(1, 0.9, 10), 12: client(2, 0.9, 10), 13: client(3, 0.0, 1e9)}
+    grid = FakeGrid(answers, keys={11: b"a", 12: b"b"})
+    result = FedSteer(authenticated=True).start(grid, arrays(**INITIAL), num_rounds=1)
+    assert result.evaluate_metrics_clientapp[1]["acc"] == pytest.approx(0.9)
+    endless = FakeGrid({11: client(1, 0.9, 10), 12: client(2, 0.1, 1e308)})
+    result = FedSteer().start(endless, arrays(**INITIAL), num_rounds=1)
+    assert result.evaluate_metrics_clientapp[1]["acc"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("population", [None, {0: 10, 1: 11}])
+def test_scaffold_uses_first_visits_whoever_they_are(population: Any, tmp_path: Path) -> None:
+    """What a node without a name was sent is what a client without a c_i would have been sent."""
+
+    def client(number: int) -> Any:
+        def answer(message: Any) -> Any:
+            if number == 1 and message.content["config"]["server-round"] == 1:
+                return failing(message)
+            reply = drifting(number)(message)
+            reply.content["metrics"]["num-steps"] = 1  # type: ignore[union-attr,index]
+            return reply
+
+        return answer
+
+    strategy = Scaffold(folder=str(tmp_path), population=population, fraction_evaluate=0.0)
+    strategy.start(FakeGrid({1: client(0), 2: client(1)}), arrays(**INITIAL), num_rounds=2)
+    rows = [row for row in Run(tmp_path).clients if row["round"] == 2]
+    assert [(row["client"], row["event"]) for row in rows] == [
+        ("client-0", "fresh"),
+        ("client-1", "fresh"),
+    ]
 
 
 def test_an_id_cannot_be_taken_while_its_node_is_online_nor_be_changed(tmp_path: Path) -> None:

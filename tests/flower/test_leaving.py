@@ -207,3 +207,17 @@ def test_the_time_between_two_starts_is_not_counted_twice(tmp_path: Path) -> Non
     start(strategy, world(1), 1)
     start(strategy, world(1), 2)
     assert 1000 <= read_json(tmp_path / "result.json")["seconds"] < 1900
+
+
+def test_who_left_a_known_population_may_come_back(tmp_path: Path) -> None:
+    known = {client: 10.0 + client for client in range(4)}
+    strategy = FedSteer(folder=str(tmp_path), population=known)
+    grid = FakeGrid({100 + client: drifting(client) for client in range(4)})
+    strategy.start(grid, arrays(**INITIAL), num_rounds=2)
+    strategy.leave([1])
+    strategy.start(grid, arrays(**INITIAL), num_rounds=4)
+    events = [
+        (row["round"], row["event"]) for row in Run(tmp_path).clients if row["client"] == "client-1"
+    ]
+    assert events == [(1, "fresh"), (2, "fresh"), (3, "fresh"), (4, "fresh")]
+    assert strategy._clients.total == sum(known.values())

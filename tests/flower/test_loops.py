@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, Strategy
 
 from fedsteer import ConfigurationError
 from fedsteer.flower import FedSteer
 from fedsteer.records import Run
 from tests.flower.drifting_clients import FILES, INITIAL, strategy_of, world
-from tests.flower.fake import arrays, values
+from tests.flower.fake import FakeGrid, arrays, reply_with, values
 
 
 def test_start_after_another_loop_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
@@ -65,3 +66,59 @@ def test_noise_added_by_a_wrapper_is_not_undone() -> None:
     initial = {"w": np.zeros(50, np.float32)}
     result = wrapped.start(world(), arrays(**initial), num_rounds=2, train_config=ConfigRecord())
     assert result.arrays is not None and np.isfinite(values(result.arrays)["w"]).all()
+
+
+class Noisy(Strategy):
+    """A wrapper that changes the arrays it is handed, in place or in a copy."""
+
+    def __init__(self, inner: Strategy, *, in_place: bool) -> None:
+        self.inner, self.in_place = inner, in_place
+
+    def summary(self) -> None: ...
+
+    def configure_train(self, *given: Any) -> Any:
+        return self.inner.configure_train(*given)
+
+    def aggregate_train(self, *given: Any) -> Any:
+        record, metrics = self.inner.aggregate_train(*given)
+        assert record is not None
+        target = record if self.in_place else ArrayRecord(dict(record))
+        for name in list(target):
+            target[name] = Array(target[name].numpy() + np.float32(1))
+        return target, metrics
+
+    def configure_evaluate(self, *given: Any) -> Any:
+        return self.inner.configure_evaluate(*given)
+
+    def aggregate_evaluate(self, *given: Any) -> Any:
+        return self.inner.aggregate_evaluate(*given)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_what_a_wrapper_makes_of_the_model_is_the_model(in_place: bool) -> None:
+    def still(message: Message) -> Message:
+        return reply_with(message, message.content["arrays"], 10, 0)  # type: ignore[arg-type]
+
+    initial = arrays(w=np.zeros(4, np.float32))
+    noisy = Noisy(FedSteer(), in_place=in_place)
+    result = noisy.start(FakeGrid({1: still}), initial, num_rounds=5, timeout=1)
+    np.testing.assert_array_equal(values(result.arrays)["w"], 5.0)
+
+
+def test_another_loop_waits_for_nodes_as_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", lambda seconds: None)
+    strategy = FedSteer(min_available_nodes=2, registration_timeout=0.2)
+    with pytest.raises(ConfigurationError, match="0 of 2 nodes had registered"):
+        Strategy.start(strategy, FakeGrid({}), arrays(**INITIAL), num_rounds=2)
+    grid = world()
+    grid.offline, looks = set(grid.answers), []
+
+    def appear(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            grid.offline.clear()
+
+    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", appear)
+    strategy = FedSteer(min_available_nodes=4, registration_timeout=60.0)
+    result = Strategy.start(strategy, grid, arrays(**INITIAL), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["fedsteer-active"] > 0 and len(looks) == 3

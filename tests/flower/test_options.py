@@ -148,6 +148,8 @@ def test_every_option_has_a_run_config_key(rule: str) -> None:
         ({"fedsteer-preset": "best"}, "unknown preset"),
         ({"fedsteer-authenticated": 3}, "true or false"),
         ({"fedsteer-population": "3:5"}, "must read like"),
+        ({"fedsteer-population": "100"}, "must read like"),
+        ({"fedsteer-known-probabilities": "3=0.1, 3=0.9"}, "names a client twice"),
         ({"fedsteer-core-size": "many"}, "whole number"),
         ({"fedsteer-search-columns": "a, b"}, "whole numbers"),
     ],

@@ -53,9 +53,14 @@ def proximal_penalty(model: Any, message: Message, sent: Sequence[Any]) -> Any:
 
 
 def sent_parameters(model: Any, message: Message) -> list[Any]:
-    """The parameters of the message, in the order of `model.parameters()`."""
+    """The parameters of the message, in the order of `model.parameters()`; those that were not sent
+    (frozen ones, say) as they are."""
     records = message.content.array_records.items()
-    return _tensors(model, next(record for name, record in records if name != CORRECTION))
+    sent = next(record for name, record in records if name != CORRECTION)
+    return [
+        _tensor(sent, name, parameter) if name in sent else parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+    ]
 
 
 def correction(message: Message) -> dict[str, NDArray[Any]] | None:
@@ -69,15 +74,12 @@ def add_correction(model: Any, message: Message) -> None:
     record = message.content.array_records.get(CORRECTION)
     if record is None:
         return
-    for parameter, term in zip(model.parameters(), _tensors(model, record), strict=True):
-        if parameter.grad is not None:
-            parameter.grad.add_(term)
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None and name in record:
+            parameter.grad.add_(_tensor(record, name, parameter))
 
 
-def _tensors(model: Any, record: ArrayRecord) -> list[Any]:
+def _tensor(record: ArrayRecord, name: str, like: Any) -> Any:
     import torch
 
-    return [
-        torch.from_numpy(record[name].numpy().copy()).to(parameter)
-        for name, parameter in model.named_parameters()
-    ]
+    return torch.from_numpy(record[name].numpy().copy()).to(like)

@@ -72,6 +72,10 @@ class Identities:
             return self.keys[node]
         return self.names.get(node, f"node-{node}")
 
+    def trusts(self, node: int) -> bool:
+        """Whether what this node says may count at all."""
+        return not self.authenticated or node in self.keys
+
     def met(self) -> set[str]:
         """Clients that ever said who they are or, where keys count, were online with one."""
         return set(self.names.values()) | (set(self.keys.values()) if self.authenticated else set())
@@ -125,7 +129,7 @@ class Identities:
     def _by_key(
         self, node: int, reported: str | None, online: Collection[int]
     ) -> tuple[str, str | None]:
-        if node not in self.keys:
+        if not self.trusts(node):
             return "", "has no public key although nodes must be authenticated"
         key = self.keys[node]
         if reported is not None and self.owners.get(reported, key) != key:

@@ -116,6 +116,9 @@ def averaged(rests: Sequence[Named], sizes: Sequence[float], old: Named) -> dict
     shares = np.asarray(sizes, np.float64) / np.sum(sizes)
     result = {}
     for name, before in old.items():
+        if all(np.array_equal(rest[name], before) for rest in rests):
+            result[name] = before  # a mean in float64 could not hold every whole number
+            continue
         mean = sum(
             share * rest[name].astype(np.float64) for share, rest in zip(shares, rests, strict=True)
         )

@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsteer.errors import ConfigurationError
-from fedsteer.flower.nodes import await_nodes
+from fedsteer.flower.nodes import await_registration
 
 if TYPE_CHECKING:
     from fedsteer.flower.strategy import RuleStrategy
@@ -50,7 +49,7 @@ def run_rounds(
         store.close_round()
 
     if strategy.number < num_rounds:
-        _await_registration(strategy, grid)
+        await_registration(strategy.options, grid)
         store.reopen()
     if strategy.number:
         where = strategy.options.folder
@@ -71,15 +70,3 @@ def run_rounds(
         evaluate(number)
     store.finish(strategy.totals.result(strategy.number, strategy.trained))
     return result
-
-
-def _await_registration(strategy: RuleStrategy, grid: Grid) -> None:
-    """Before the first round only: somebody has to be there to begin with."""
-    wanted = strategy.options.min_available_nodes
-    limit = strategy.options.registration_timeout
-    there = len(await_nodes(grid, wanted, limit))
-    if there < wanted:
-        raise ConfigurationError(
-            f"{there} of {wanted} nodes had registered after {limit:g} seconds; start "
-            "SuperNodes, or change min_available_nodes or registration_timeout"
-        )

@@ -14,6 +14,9 @@ from fedsteer.records.labels import label_of
 from fedsteer.rules.base import Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 
+TOO_LONG = {"arrays": "other arrays", "population": "another population"}
+"""What has no room in a message, and is said instead."""
+
 
 def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
     """The rule's options as they were given: it knows sampled probabilities only as known ones."""
@@ -58,6 +61,7 @@ def describe_setup(
         "rule": rule.name,
         "server_optimiser": optimiser.method,
         "authenticated": options.authenticated,
+        "population": options.population,
         "arrays": arrays,
         **rule_options(rule, sampling),
     }
@@ -72,12 +76,22 @@ def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: A
     """
     for key in now:
         if key in was and was[key] != now[key]:
-            which = "other arrays" if key == "arrays" else f"{key} = {was[key]}"
-            instead = "" if key == "arrays" else f", not {now[key]}"
+            which, instead = f"{key} = {was[key]}", f", not {now[key]}"
+            if key in TOO_LONG:
+                which, instead = TOO_LONG[key], ""
             raise ConfigurationError(
                 f"{folder} holds a checkpoint with {which}{instead}; choose another folder, or "
                 "resume=False to begin anew there"
             )
+
+
+def refuse_other_model(was: list[list[Any]], now: list[list[Any]]) -> None:
+    """Raise where a second start, which goes on with the model there is, brings another one."""
+    if was != now:
+        raise ConfigurationError(
+            "this strategy has trained a model with other arrays, and a second start goes on with "
+            "that; make a new strategy"
+        )
 
 
 def refuse_to_repeat(number: int, done: int, folder: Any) -> None:

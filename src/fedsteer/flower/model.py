@@ -28,20 +28,23 @@ class GlobalModel:
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
         self.rest = self.layout.rest(named)
         self.initial: Pair = self.vector, self.rest
-        self._record = record
+        self._handed_out = dict(record)
 
     def take(self, record: ArrayRecord) -> None:
         """Where somebody changed what we handed out (added noise, say), that is the model now."""
-        if record is not self._record:
+        arrays = dict(record)
+        same = arrays.keys() == self._handed_out.keys()
+        if not same or any(arrays[name] is not self._handed_out[name] for name in arrays):
             named = to_named(record)
             self.layout.check(named)
             self.vector, self.rest = self.layout.flatten(named), self.layout.rest(named)
-            self._record = record
+            self._handed_out = arrays
 
     def record(self) -> ArrayRecord:
         """The model in its own precision."""
-        self._record = to_record(self.layout.unflatten(self.vector, self.rest))
-        return self._record
+        record = to_record(self.layout.unflatten(self.vector, self.rest))
+        self._handed_out = dict(record)
+        return record
 
     def flat(self, record: ArrayRecord) -> NDArray[Any]:
         """(d,) the steered part of a record with this model's arrays."""

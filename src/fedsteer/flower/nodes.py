@@ -9,6 +9,8 @@ from logging import INFO, getLogger
 from flwr.serverapp import Grid
 
 from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError
+from fedsteer.flower.options import StrategyOptions
 
 log = getLogger("flwr").log
 
@@ -29,6 +31,17 @@ def await_nodes(grid: Grid, wanted: int, seconds: float, pause: float = 1.0) -> 
         time.sleep(min(pause, left))
         there = online(grid)
     return there
+
+
+def await_registration(options: StrategyOptions, grid: Grid) -> None:
+    """Before the first round only: somebody has to be there to begin with."""
+    wanted, limit = options.min_available_nodes, options.registration_timeout
+    there = len(await_nodes(grid, wanted, limit))
+    if there < wanted:
+        raise ConfigurationError(
+            f"{there} of {wanted} nodes had registered after {limit:g} seconds; start "
+            "SuperNodes, or change min_available_nodes or registration_timeout"
+        )
 
 
 def sample(

@@ -166,11 +166,14 @@ def _value(key: str, value: Any, entry: Field[Any]) -> Any:
         whole = "int]" in kind
         pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
         try:
-            return {c.strip(): (int if whole else float)(v) for c, _, v in pairs}
+            table = {c.strip(): (int if whole else float)(v) for c, _, v in pairs}
         except ValueError:
-            raise ConfigurationError(
-                f"{key} must read like '3=0.1, 7=0.9', not {value!r}"
-            ) from None
+            table = {"": 0}
+        if "" in table:
+            raise ConfigurationError(f"{key} must read like '3=0.1, 7=0.9', not {value!r}")
+        if len(table) < len(pairs):
+            raise ConfigurationError(f"{key} names a client twice: {value!r}")
+        return table
     if "tuple" in kind:
         parts = [part.strip() for part in str(value).split(",") if part.strip()]
         if "int, int" not in kind:

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.layout import Layout, Malformed
-from fedsteer.steering.roster import Roster
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import LARGEST_COUNT
 
 log = getLogger("flwr").log
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
@@ -97,13 +98,18 @@ def read_replies(
     )
 
 
-def leave_out_mistaken(reading: Reading, asked: Mapping[int, str], roster: Roster) -> None:
-    """A start or correction made for somebody else makes an update useless, once."""
+def leave_out_mistaken(
+    reading: Reading, asked: Mapping[int, str], personal: Collection[ClientId]
+) -> None:
+    """A start or correction made for somebody else makes an update useless, once.
+
+    `personal` are clients whose message is like no other's.
+    """
     for node, reply in list(reading.usable.items()):
-        names = [asked[node], reply.client]
-        if names[0] != names[1] and (roster.find(names) >= 0).any():
+        taken_for = asked[node]
+        if taken_for != reply.client and (taken_for in personal or reply.client in personal):
             del reading.usable[node]
-            reason = f"was taken for {names[0]} and sent what is meant for it"
+            reason = f"was taken for {taken_for} and sent what is meant for it"
             reading.failed[reply.client] = reason
             log(WARNING, "fedsteer: %s %s; from now on it is known", reply.client, reason)
 
@@ -117,7 +123,7 @@ def brief(reason: str | None) -> str:
 def points(content: RecordDict, key: str) -> float | None:
     """The client's number of data points, if it is one."""
     size = _number(content, key)
-    return size if size is not None and np.isfinite(size) and size > 0 else None
+    return size if size is not None and 0 < size <= LARGEST_COUNT else None
 
 
 def size_of(content: RecordDict) -> int:

@@ -18,20 +18,21 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.asking import Asked, make_round
+from fedsteer.flower.asking import Asked, make_round, personal
 from fedsteer.flower.identity import Awaited, Identities, client_name, few
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.manifest import (
     describe_setup,
     manifest,
+    refuse_other_model,
     refuse_other_setup,
     refuse_to_repeat,
 )
 from fedsteer.flower.model import GlobalModel
-from fedsteer.flower.nodes import await_nodes, online, sample
+from fedsteer.flower.nodes import await_nodes, await_registration, online, sample
 from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
-from fedsteer.flower.payload import is_personal, write_content
+from fedsteer.flower.payload import is_personal
 from fedsteer.flower.replies import (
     Reading,
     leave_out_mistaken,
@@ -52,6 +53,10 @@ log = getLogger("flwr").log
 NAMELESS = (
     "some clients report no id: they are strangers again when their SuperNode restarts. Report "
     "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
+)
+OWN_STARTS = (
+    "clients go on from models of their own: a wrapper that clips around the global one would "
+    "cut them short"
 )
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
@@ -122,7 +127,13 @@ class RuleStrategy(Strategy):
             refuse_to_repeat(server_round, self.number, self.options.folder)
         self._let_go()
         self.store.round_begins()
-        there = await_nodes(grid, 1, self._timeout or 0.0)
+        if not self._driven and self.number == 0:
+            if "starts" in self.rule.needs:
+                log(WARNING, "fedsteer: %s", OWN_STARTS)
+            await_registration(self.options, grid)
+        # A loop that is not ours does not tell how long a round may take.
+        limit = self.options.registration_timeout if self._timeout is None else self._timeout
+        there = await_nodes(grid, 1, limit)
         self.identities.meet(there)
         everyone = {node: self.identities.expected(node) for node in there}
         chosen = set(self._sample(everyone, "train", server_round))
@@ -133,23 +144,9 @@ class RuleStrategy(Strategy):
             reachable=sorted(set(everyone.values())),
         )
         config["server-round"] = server_round
-        as_sent = self.model.flat(arrays)
         asked = Asked(set(there), len(chosen) / max(len(there), 1), requests)
-        wanted, refreshed = set(requests.everyone), set(requests.refresh)
-        for node, name in everyone.items():
-            if name not in wanted or not (node in chosen or name in refreshed):
-                continue
-            start, content = write_content(
-                name,
-                requests,
-                arrays,
-                config,
-                self.model.layout,
-                self.model.rest,
-                self.options,
-            )
-            asked.sent[node] = as_sent if start is arrays else self.model.flat(start)
-            asked.names[node] = name
+        asked.names = asked.chosen(everyone, chosen)
+        for node, content in asked.contents(arrays, config, self.model, self.options):
             asked.messages.append(self._message(content, node, MessageType.TRAIN))
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(there))
         self._asked = asked
@@ -174,7 +171,8 @@ class RuleStrategy(Strategy):
         if said := self._awaited.missing_after(server_round, answered, self.identities.met()):
             log(WARNING, "fedsteer: %s", said)
         if is_personal(asked.requests):
-            leave_out_mistaken(reading, asked.names, self._clients.roster)
+            alone = personal(asked, reading.usable, self.rule, self.state, server_round)
+            leave_out_mistaken(reading, asked.names, alone)
         if self.number == 0 and any(client.startswith("node-") for client in answered):
             log(WARNING, "fedsteer: %s", NAMELESS)
         try:
@@ -188,6 +186,7 @@ class RuleStrategy(Strategy):
                     self.options,
                     self.sampling,
                     self.model.vector,
+                    self.identities.left,
                 ),
             )
         except RoundRefused as refusal:
@@ -222,7 +221,9 @@ class RuleStrategy(Strategy):
             return []
         there = online(grid)
         self.identities.meet(there)
-        names = {node: self.identities.expected(node) for node in there}
+        names = {
+            node: self.identities.expected(node) for node in there if self.identities.trusts(node)
+        }
         config["server-round"] = server_round
         content = RecordDict(
             {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}
@@ -260,6 +261,8 @@ class RuleStrategy(Strategy):
             again = hasattr(self, "model")  # a second start goes on like a resumed run
             if again and self.options.folder is None:
                 # Memory is all there is. A round may have ended between its parts.
+                other = GlobalModel(initial_arrays, self.options.steer, self.options.buffers)
+                refuse_other_model(self.model.describe(), other.describe())
                 self.number = max(self.number, self._clients.number)
             else:
                 self._begin(initial_arrays, self.options.resume or again)
