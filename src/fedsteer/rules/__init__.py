@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedsteer.errors import unknown
-from fedsteer.rules.base import Requests, Rule, Step
+from fedsteer.rules.base import Rule
 from fedsteer.rules.cluster_fedvarp import ClusterFedVARP
 from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.fedavg import FedAvg
@@ -16,6 +16,7 @@ from fedsteer.rules.fedsteer import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
 from fedsteer.rules.options import build_options
+from fedsteer.rules.parts import Requests, Step
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
 

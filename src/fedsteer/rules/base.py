@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeVar, final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
-from fedsteer.rules.diagnostics import Beliefs, Diagnostics
+from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome, Requests, Step
 from fedsteer.steering.clients import Clients, Sizes, enrol_population, explain
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
@@ -30,90 +30,19 @@ from fedsteer.steering.rounds import (
     Active,
     NotFinite,
     Round,
+    kind_of,
     plain_ids,
     settle_arrays,
     whole_number,
+    zero_rows,
 )
 from fedsteer.steering.state import Component, State
-from fedsteer.values import value
 
 SHAPING = ("probabilities", "interval_cap", "norm_bound")
 """Options of every rule that live on in its state: another rule cannot go on with it."""
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
 """Of the numbers of a type: no part of an update is longer than the update."""
-
-Action = Literal["move", "hold", "restart"]
-"""What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
-
-
-@value
-class Requests:
-    """Whom to ask for what in a round.
-
-    train     clients whose update enters the aggregate
-    refresh   clients asked for an update that only refreshes what is known of them
-    collect   clients asked during a warm-up, while the model stands still
-    shared    payload for everyone, e.g. {"proximal": mu} or {"control": (d,) array}
-    each      payload per client, e.g. {7: {"start": (d,) array}}
-
-    Arrays are the state's own: use them before the step, or copy them.
-    """
-
-    train: tuple[ClientId, ...] = ()
-    refresh: tuple[ClientId, ...] = ()
-    collect: tuple[ClientId, ...] = ()
-    shared: Mapping[str, Any] = field(default_factory=dict)
-    each: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def everyone(self) -> tuple[ClientId, ...]:
-        """All clients asked for anything."""
-        return self.train + self.refresh + self.collect
-
-
-@value
-class Step:
-    """The result of a step: w <- w - rate * delta if action is "move"."""
-
-    delta: Array  # (d,) float32, or float64 for float64 updates
-    state: State
-    diagnostics: Diagnostics
-    action: Action = "move"
-
-
-@value
-class Outcome:
-    """What a rule computed from a round before anything is written."""
-
-    delta: Array
-    delta_squared_norm: float
-    squared_norms: Floats  # (m,) |g_i|^2
-    weights: Floats  # (m,) factor of g_i in delta
-    action: Action = "move"
-    phase: str = "train"
-    core_set: tuple[ClientId, ...] = ()
-    beliefs: Callable[[], Beliefs] = Beliefs  # must not hold on to anything of size d
-    scratch: Any = None  # what `commit` needs again
-
-
-@dataclass
-class Memory(Component):
-    """A rule's whole memory: the clients, and what the rule itself keeps."""
-
-    clients: Clients
-    own: Component
-    like: Array | None = None  # zero rows of the updates' library, type and device
-    made_with: str = ""  # the options that live on in the state, in words
-
-
-Own = TypeVar("Own", bound=Component)
-
-
-def own_of(memory: Memory, kind: type[Own]) -> Own:
-    """What the rule itself keeps, which is of this kind."""
-    assert isinstance(memory.own, kind)
-    return memory.own
 
 
 class Rule(ABC):
@@ -206,7 +135,7 @@ class Rule(ABC):
         if like is not None:
             if problem := kernels_for(like).check(like):
                 raise ConfigurationError(f"like cannot be used: {problem}")
-            memory.like = _no_rows(like, dim)
+            memory.like = zero_rows(like, dim)
         return State(self.name, memory)
 
     @final
@@ -254,7 +183,7 @@ class Rule(ABC):
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
-            memory.like = _no_rows(active.updates, clients.dim)
+            memory.like = zero_rows(active.updates, clients.dim)
         return Step(delta, State(self.name, memory), step_diagnostics, outcome.action)
 
     @final
@@ -303,7 +232,7 @@ class Rule(ABC):
         """The round without its bad clients, what follows from it, and why they were dropped."""
         clients, like = memory.clients, memory.like
         if like is None:
-            like = _kind_of(round, clients.dim)
+            like = kind_of(round, clients.dim)
         dropped: dict[ClientId, str] = {}
         while True:
             refusal: type[RoundRefused] = RoundRefused
@@ -365,27 +294,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
-
-
-def no_estimates(memory: Memory, count: int) -> Array:
-    """(count, d) zeros like the updates."""
-    kernels = kernels_for(memory.like)
-    shape = (count, memory.clients.dim)
-    return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
-
-
-def _kind_of(round: Round, dim: int) -> Array | None:
-    """Zero rows of the kind of the first update that can be used, or else of the model."""
-    updates = round.updates
-    for array in [*(updates if isinstance(updates, (list, tuple)) else [updates]), round.model]:
-        if kernels_for(array).check(array) is None:
-            return _no_rows(array, dim)
-    return None
-
-
-def _no_rows(like: Array, dim: int) -> Array:
-    kernels = kernels_for(like)
-    return kernels.allocate((0, dim), like, kernels.dtype_name(like))
 
 
 def _diagnose(

@@ -21,10 +21,11 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule, no_estimates, own_of
+from fedsteer.rules.base import Rule
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome, Requests, no_estimates, own_of
 from fedsteer.rules.selection import warm_up_outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means

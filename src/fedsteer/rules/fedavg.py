@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Rule
+from fedsteer.rules.base import Rule
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active

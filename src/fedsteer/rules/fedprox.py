@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Requests
 from fedsteer.rules.fedavg import FedAvg, FedAvgOptions
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Requests
 from fedsteer.steering.roster import ClientId
 
 

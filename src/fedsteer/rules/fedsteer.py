@@ -25,10 +25,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import LARGEST, Memory, Outcome, Requests, Rule, own_of
+from fedsteer.rules.base import LARGEST, Rule
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome, Requests, own_of
 from fedsteer.rules.selection import (
     Casting,
     end_warm_up_round,

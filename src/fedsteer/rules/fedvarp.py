@@ -14,8 +14,9 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Memory, Outcome, Rule, own_of
+from fedsteer.rules.base import Rule
 from fedsteer.rules.diagnostics import Beliefs, Estimates
+from fedsteer.rules.parts import Memory, Outcome, own_of
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory

@@ -18,9 +18,10 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Rule, own_of
+from fedsteer.rules.base import Rule
 from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome, own_of
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import UpdateMemory

@@ -20,9 +20,10 @@ import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.base import Memory, Outcome, Requests, Rule, own_of
+from fedsteer.rules.base import Rule
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options
+from fedsteer.rules.parts import Memory, Outcome, Requests, own_of
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore

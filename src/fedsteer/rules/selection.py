@@ -6,8 +6,8 @@ import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
-from fedsteer.rules.base import Memory, Outcome
 from fedsteer.rules.fedsteer_options import FedSteerOptions
+from fedsteer.rules.parts import Memory, Outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.coreset import Snapshot, search
 from fedsteer.steering.kernels import Floats, Integers

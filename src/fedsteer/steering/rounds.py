@@ -272,3 +272,18 @@ def _kind(array: Array) -> str:
     """Library and device, in words."""
     place = getattr(array, "device", "cpu")
     return f"{library_of(array)} arrays" + ("" if str(place) == "cpu" else f" on {place}")
+
+
+def kind_of(round: Round, dim: int) -> Array | None:
+    """Zero rows of the kind of the first update that can be used, or else of the model."""
+    updates = round.updates
+    for array in [*(updates if isinstance(updates, (list, tuple)) else [updates]), round.model]:
+        if kernels_for(array).check(array) is None:
+            return zero_rows(array, dim)
+    return None
+
+
+def zero_rows(like: Array, dim: int) -> Array:
+    """(0, d) of the library, type and device of `like`."""
+    kernels = kernels_for(like)
+    return kernels.allocate((0, dim), like, kernels.dtype_name(like))
