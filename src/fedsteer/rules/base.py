@@ -108,9 +108,10 @@ class Rule(ABC):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         """Clients at these slots, of these sizes, are about to leave."""
 
-    def kept_as(self, dtype: str) -> str:
-        """The type of updates that are kept, where those of the first round were of this one."""
-        return dtype
+    @property
+    def kept_as(self) -> str | None:
+        """The type in which updates are kept, where it is not that of the first round's."""
+        return None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         """(m, d) what is believed of these clients' updates, which are like `memory.like`; None:
@@ -266,12 +267,13 @@ class Rule(ABC):
         self, active: Active, outcome: Outcome, like: Array | None
     ) -> dict[int, str]:
         """Updates that would not be numbers any more in the type in which rows are kept."""
-        updates = active.updates
-        if not self.keeps_updates:
+        updates, name = active.updates, active.kernels.dtype_name
+        first = updates if like is None else like
+        if not self.keeps_updates or (self.kept_as is None and first.dtype == updates.dtype):
             return {}
-        kept = self.kept_as(active.kernels.dtype_name(updates if like is None else like))
+        kept = min(name(first), self.kept_as or "float64", key=LARGEST.__getitem__)
         most = LARGEST[kept]
-        if most >= LARGEST[active.kernels.dtype_name(updates)]:
+        if most >= LARGEST[name(updates)]:
             return {}
         reason = f"sent an update too long for {kept}, in which it would be kept"
         squares = outcome.squared_norms.tolist()

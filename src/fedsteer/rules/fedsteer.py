@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import LARGEST, Rule
+from fedsteer.rules.base import Rule
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
@@ -171,11 +171,10 @@ class FedSteer(Rule):
             options.cache,
         )
 
-    def kept_as(self, dtype: str) -> str:
-        cache = self.options.cache
-        if cache is None or cache == "float16":  # unit columns, whatever the updates' length
-            return dtype
-        return min(dtype, cache, key=LARGEST.__getitem__)
+    @property
+    def kept_as(self) -> str | None:
+        # Two bytes hold unit columns, whatever the updates' length.
+        return None if self.options.cache == "float16" else self.options.cache
 
     def half_written(self, memory: Memory) -> bool:
         return own_of(memory, FedSteerMemory).subspace.torn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -145,7 +145,7 @@ def whole_number(number: Any) -> int:
 
 def plain_ids(clients: Any) -> list[ClientId]:
     """Ids as int or str."""
-    if isinstance(clients, str) or not isinstance(clients, Iterable):
+    if isinstance(clients, str) or not hasattr(clients, "__iter__"):
         raise RoundRefused(f"clients are a list of ids, not {clients!r}")
     listed = list(clients)
     if not {int, str}.issuperset(map(type, listed)):
@@ -204,7 +204,7 @@ def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
 def _vector(values: Any, name: str, count: int) -> Floats | None:
     if values is None:
         return None
-    if library_of(values) == "torch":
+    if type(values) is not np.ndarray and library_of(values) == "torch":
         values = kernels_for(values).to_host(values)[0]
     try:
         vector = np.asarray(values, dtype=np.float64)
@@ -263,7 +263,7 @@ def _unlike(updates: Sequence[Any], dim: int, like: Array | None) -> Faults:
 
 def _beside(array: Array, like: Array) -> bool:
     """Whether they are of one library, on one device."""
-    if library_of(array) != library_of(like):
+    if type(array) is not type(like) and library_of(array) != library_of(like):
         return False
     return bool(getattr(array, "device", None) == getattr(like, "device", None))
 

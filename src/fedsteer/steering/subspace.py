@@ -59,7 +59,7 @@ class Subspace(Component):
     stretch: Floats | None = None  # (k,) 1, or |h_j| where two bytes could not hold h_j itself
     basis: str = "unit"
     magnitude: str = "fixed"
-    longest: float = 0.0  # square of the longest part of `total` since it was last taken anew
+    longest: float = 0.0  # square of the longest part taken out of `total` since it is anew
 
     @staticmethod
     def of(
@@ -124,7 +124,7 @@ class Subspace(Component):
         From all clients anew, in O(N), where what was in it was far more than what is (OUTWEIGHS).
         """
         self.total = self.total + more - less
-        self.longest = max(self.longest, float(less.dot(less)), float(more.dot(more)))
+        self.longest = max(self.longest, float(less.dot(less)))
         if self.longest > OUTWEIGHS**2 * self.total.dot(self.total):
             self.longest = 0.0
             count = len(self.coordinates.values)
