@@ -8,8 +8,10 @@ queued behind other work; `pass` adds launch, sums and their way back to the hos
 `rule.step`: checks, pass, solve, commit, and writing the new columns of core clients, from when the
 GPU stands still until it does so again. In the rows called "drawn" each round's clients are drawn
 from CLIENTS, so that as many of them are core clients as chance will have it; the other rows say
-what the columns written add. "Behind other work" counts from the moment the GPU has done what was
-queued before the step (as when it still computes the updates): till then the host gets ready.
+what the columns written add. "Given away" are vectors of their own instead of a matrix
+(`Round(given=True)`), which become columns without a copy. "Behind other work" counts from the
+moment the GPU has done what was queued before the step (as when it still computes the updates):
+till then the host gets ready.
 
 Twenty microseconds of Python are a tenth of the yardstick, so a core that is shared with somebody
 else's work shows. Before every block of steps the process therefore moves to another core if its
@@ -23,13 +25,14 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
@@ -39,6 +42,8 @@ from fedsteer.steering.kernels.fused_plan import plan_for
 BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
 OTHER_WORK = 600_000  # cycles: longer than the host takes to get ready
 BEHIND = "behind other work"
+GIVEN = "given away"
+SETS = 24  # of vectors to give away: columns are not to be the updates that are read beside them
 
 
 class Cores:
@@ -113,19 +118,24 @@ def copy_bandwidth(cores: Cores) -> float:
 
 
 def step_of(
-    cohorts: Iterator[list[int]], clients: int, core: int, updates: torch.Tensor
+    cohorts: Iterator[list[int]], clients: int, core: int, updates: Sequence[Tensor | list[Tensor]]
 ) -> Callable[[], None]:
-    """FedSteer's step with one cohort after the other, after every column was filled."""
+    """FedSteer's step with one cohort after the other, after every column was filled.
+
+    `updates` are those of the rounds in turn: matrices, or lists of vectors to give away.
+    """
+    like, active = updates[0][0], len(updates[0])
     rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
-    state = rule.init(updates.shape[1], np.full(clients, 10), like=updates)
-    numbers = itertools.count(1)
+    state = rule.init(len(like), np.full(clients, 10), like=like)
+    numbers, given = itertools.count(1), isinstance(updates[0], list)
 
     def round_of(clients: list[int]) -> Round:
-        odds = np.full(len(clients), 0.1)
-        return Round(next(numbers), clients, updates[: len(clients)], probabilities=odds)
+        odds, number = np.full(len(clients), 0.1), next(numbers)
+        sent = updates[number % len(updates)][: len(clients)]
+        return Round(number, clients, sent, probabilities=odds, given=given)
 
-    for first in range(0, core, len(updates)):
-        everyone = list(range(first, min(core, first + len(updates))))
+    for first in range(0, core, active):
+        everyone = list(range(first, min(core, first + active)))
         state = rule.step(state, round_of(everyone)).state
     rounds = iter([round_of(next(cohorts)) for _ in range(BLOCKS * (WARM_UP + REPEATS))])
 
@@ -173,15 +183,18 @@ def main() -> None:
         draw = np.random.default_rng(1)
         return (draw.permutation(clients)[:active].tolist() for _ in itertools.count())
 
-    for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
-        cohort = list(range(core - written, core - written + active))
-        works[f"step, {written} core client(s)"] = step_of(
-            itertools.repeat(cohort), clients, core, updates
-        )
-    works[f"step, {active} of {clients} drawn"] = step_of(drawn(), clients, core, updates)
+    vectors = [[torch.randn_like(row) for row in updates] for _ in range(SETS)]
+    for how, sent in (("step", [updates]), (GIVEN, vectors)):
+        for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
+            cohort = list(range(core - written, core - written + active))
+            works[f"{how}, {written} core client(s)"] = step_of(
+                itertools.repeat(cohort), clients, core, sent
+            )
+        works[f"{how}, {active} of {clients} drawn"] = step_of(drawn(), clients, core, sent)
     alike = {
-        f"drawn, {BEHIND}": step_of(drawn(), clients, core, updates),
-        f"{most} core, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, updates),
+        f"drawn, {BEHIND}": step_of(drawn(), clients, core, [updates]),
+        f"{most} core, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, [updates]),
+        f"{most} {GIVEN}, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, vectors),
     }
     works |= {label: partial(behind, step) for label, step in alike.items()}
     works[BEHIND] = partial(torch.cuda._sleep, OTHER_WORK)

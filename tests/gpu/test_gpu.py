@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fedsteer import gpu
 
@@ -25,7 +26,8 @@ def afresh() -> Iterator[None]:
 
 
 def tensor(cuda: bool = True, size: int = 4) -> Any:
-    return SimpleNamespace(is_cuda=cuda, element_size=lambda: size, device="cuda:0")
+    device = torch.device("cuda:0" if cuda else "cpu")
+    return SimpleNamespace(device=device, dtype=SimpleNamespace(itemsize=size))
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
@@ -53,7 +55,7 @@ def test_installed_but_useless(
 ) -> None:
     tried = []
 
-    def fail(device: str) -> None:
+    def fail(device: torch.device) -> None:
         tried.append(1)
         raise error
 
@@ -67,14 +69,14 @@ def test_installed_but_useless(
 
 
 def test_only_where_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
+    tried: list[torch.device] = []
     installed(monkeypatch, tried.append)
     assert gpu.kernels_beside(tensor(cuda=False), "json") is None
     assert gpu.kernels_beside(tensor(size=8), "json") is None
     assert not tried
     assert gpu.kernels_beside(tensor(), "json") is sys.modules["json"]
     assert gpu.kernels_beside(tensor(size=2), "json") is sys.modules["json"]
-    assert tried == ["cuda:0"]
+    assert tried == [torch.device("cuda:0")]
 
 
 def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

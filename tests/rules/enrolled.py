@@ -128,7 +128,7 @@ def events(seed: int, *, rounds: int = 24, closed: bool = True, **options: Any) 
     return list(story(seed, rounds=rounds, dim=DIM, members=MEMBERS, closed=closed, **options))
 
 
-def as_round(event: Event, convert: Convert, model: Any) -> Round:
+def as_round(event: Event, convert: Convert, model: Any, *, given: bool = False) -> Round:
     return Round(
         event.number,
         event.clients,
@@ -138,6 +138,7 @@ def as_round(event: Event, convert: Convert, model: Any) -> Round:
         event.steps,
         model=convert(model),
         refresh=event.refresh or None,
+        given=given,
     )
 
 
@@ -152,12 +153,14 @@ class Played:
     actions: list[str] = field(default_factory=list)
     diagnostics: list[Diagnostics] = field(default_factory=list)
 
-    def play(self, happenings: Iterable[Event], convert: Convert = FLOAT64) -> Played:
+    def play(
+        self, happenings: Iterable[Event], convert: Convert = FLOAT64, *, given: bool = False
+    ) -> Played:
         for event in happenings:
             if event.leaving:
                 self.state = self.rule.leave(self.state, event.leaving)
                 continue
-            step = self.rule.step(self.state, as_round(event, convert, self.model))
+            step = self.rule.step(self.state, as_round(event, convert, self.model, given=given))
             self.state = step.state
             self.deltas.append(step.delta)
             self.actions.append(step.action)

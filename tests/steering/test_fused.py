@@ -15,6 +15,7 @@ from fedsteer.steering.kernels import Keep, fused_plan
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.fused_plan import cut_for, plan_for
+from fedsteer.steering.kernels.vectors import Vectors
 from tests.steering.test_kernels import close, host
 
 on_a_gpu = pytest.mark.skipif(
@@ -74,8 +75,9 @@ def test_what_a_thread_holds_fits() -> None:
     ],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("lying", ["updates and basis in matrices", "updates apart", "all apart"])
 @pytest.mark.usefixtures("short")
-def test_fused_pass(count: int, width: int, dim: int, extras: Any, dtype: str) -> None:
+def test_fused_pass(count: int, width: int, dim: int, extras: Any, lying: str, dtype: str) -> None:
     """The Triton kernel against NumPy in float64, with rows further apart than they are long."""
     draw = np.random.default_rng(10)
     kind = getattr(torch, dtype)
@@ -86,11 +88,16 @@ def test_fused_pass(count: int, width: int, dim: int, extras: Any, dtype: str) -
         return drawn[:, first : first + dim]
 
     updates, basis = rows_of(count), rows_of(width)
+    exact = host(updates.cpu()), host(basis.cpu())
     base = torch.tensor(draw.standard_normal(dim)) if "base" in extras else None
     used = len(extras["rows"]) if "rows" in extras else width
     numbers = draw.standard_normal(count), draw.standard_normal(used)
     more = {"base_scale": -0.7} | {k: v for k, v in extras.items() if k in ("rows", "gram_of")}
 
+    if lying != "updates and basis in matrices":  # the rows are where they were
+        updates = Vectors(list(updates))
+    if lying == "all apart" and width:
+        basis = Vectors(list(basis))
     far = None if base is None else base.cuda()
     pairs = len(extras.get("gram_of", ())) > 1
     plan = plan_for(updates, basis if width else None, more.get("rows"), far, gram=pairs)
@@ -109,8 +116,14 @@ def test_fused_pass(count: int, width: int, dim: int, extras: Any, dtype: str) -
     )
 
     assert len(calls) == 1
-    exact = host(updates.cpu()), numbers[0], host(basis.cpu()), numbers[1]
-    expected = in_numpy.one_pass(*exact, base=None if base is None else base.numpy(), **more)
+    expected = in_numpy.one_pass(
+        exact[0],
+        numbers[0],
+        exact[1],
+        numbers[1],
+        base=None if base is None else base.numpy(),
+        **more,
+    )
     assert found.delta.is_cuda and found.delta.dtype == torch.float32
     close(found.delta.cpu(), expected.delta, 1e-5)
     for name in ("products", "squared_norms", "gram", "delta_squared_norm"):
@@ -121,9 +134,10 @@ def test_fused_pass(count: int, width: int, dim: int, extras: Any, dtype: str) -
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("apart", [0, 1, 4])
 @pytest.mark.parametrize("bad", [None, float("nan"), float("inf"), "delta"])
+@pytest.mark.parametrize("vectors", [False, True])
 @pytest.mark.usefixtures("short")
 def test_fused_pass_keeps_rows_of_finite_updates(
-    dtype: str, apart: int, bad: float | str | None
+    dtype: str, apart: int, bad: float | str | None, vectors: bool
 ) -> None:
     draw = torch.Generator("cuda").manual_seed(1)
     dim = 10_000 + apart
@@ -138,7 +152,8 @@ def test_fused_pass_keeps_rows_of_finite_updates(
             expected[row] = updates[position].float()
     weight = 1e25 if bad == "delta" else 0.1  # whose square is more than float32 can hold
     numbers, keep = (np.full(7, weight), np.full(6, 0.1)), Keep(pairs)
-    found = in_torch.one_pass(updates, numbers[0], basis, numbers[1], keep=keep)
+    sent = Vectors([row.clone() for row in updates]) if vectors else updates
+    found = in_torch.one_pass(sent, numbers[0], basis, numbers[1], keep=keep)
     assert keep.queued and found.kept == (bad is None)
     assert np.isfinite(found.squared_norms).all() == (bad is None or bad == "delta")
     assert np.isfinite(found.delta_squared_norm) == (bad is None)
@@ -146,20 +161,47 @@ def test_fused_pass_keeps_rows_of_finite_updates(
 
 
 @on_a_gpu
+@pytest.mark.usefixtures("short")
+def test_vectors_are_read_where_they_lie_and_not_written_to() -> None:
+    updates = [torch.randn(5_000, device="cuda") for _ in range(4)]
+    stacked, basis = in_torch.stack(updates), torch.zeros(3, 5_000, device="cuda")
+    assert isinstance(stacked, Vectors) and stacked.addresses == [u.data_ptr() for u in updates]
+    numbers = np.full(4, 0.1), np.full(3, 0.1)
+    for target, given, queued in (
+        (basis, False, True),
+        (basis, True, False),
+        (Vectors(list(basis)), False, False),
+    ):
+        keep = Keep([(1, 2)], given)
+        found = in_torch.one_pass(stacked, numbers[0], target, numbers[1], keep=keep)
+        assert keep.queued == found.kept == queued
+    torch.testing.assert_close(basis[1], updates[2], rtol=0, atol=0)
+    assert not basis[0].any() and not basis[2].any()
+
+
+@on_a_gpu
+@pytest.mark.parametrize("sent", ["a matrix", "vectors", "vectors given away", "in turns"])
 @pytest.mark.parametrize("reply", ["refuse", "drop"])
 @pytest.mark.usefixtures("short")
-def test_columns_on_a_gpu_are_those_of_the_host(reply: str) -> None:
+def test_columns_on_a_gpu_are_those_of_the_host(reply: str, sent: str) -> None:
     """Rounds with and without core clients; one is refused, or goes on without its bad client."""
     rule = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5, bad_clients=reply)
     dim, draw = 5_000, torch.Generator().manual_seed(2)
     near, far = (rule.init(dim, np.full(20, 3.0)) for _ in range(2))
+
+    def far_round(number: int, clients: list[int], updates: Any, chances: Any) -> Round:
+        if sent == "a matrix" or (sent == "in turns" and number % 2):
+            return Round(number, clients, updates.cuda(), chances)
+        vectors = [update.cuda() for update in updates]
+        return Round(number, clients, vectors, chances, given=sent != "vectors")
+
     for number, clients in enumerate([[0, 1, 2, 3], [7, 1, 8], [0, 1, 2], [9, 2, 0], [5, 6]], 1):
         updates = torch.randn(len(clients), dim, generator=draw)
         chances = np.full(len(clients), 0.3)
         if number in (3, 4):
             spoilt = updates.clone()
             spoilt[1, 5] = torch.nan
-            late = Round(number, clients, spoilt.cuda(), chances)
+            late = far_round(number, clients, spoilt, chances)
             if reply == "drop":
                 near = rule.step(near, Round(number, clients, spoilt, chances)).state
                 far = rule.step(far, late).state
@@ -167,9 +209,9 @@ def test_columns_on_a_gpu_are_those_of_the_host(reply: str) -> None:
             with pytest.raises(RoundRefused, match="non-finite"):
                 rule.step(far, late)
         near = rule.step(near, Round(number, clients, updates, chances)).state
-        far = rule.step(far, Round(number, clients, updates.cuda(), chances)).state
+        far = rule.step(far, far_round(number, clients, updates, chances)).state
         here, there = (state.memory.own.subspace for state in (near, far))  # type: ignore[attr-defined]
-        torch.testing.assert_close(there.rows.cpu(), here.rows, rtol=0, atol=0)
+        np.testing.assert_array_equal(in_torch.to_host(there.rows)[0], here.rows)
         np.testing.assert_allclose(there.gram, here.gram, rtol=1e-5, atol=1e-3)
         np.testing.assert_allclose(
             there.coordinates.values, here.coordinates.values, rtol=1e-4, atol=1e-4

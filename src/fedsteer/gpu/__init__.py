@@ -16,8 +16,8 @@ from fedsteer.errors import first_line
 
 
 def kernels_beside(values: Any, module: str) -> Any:
-    """The Triton kernels in `module` for this torch tensor, or None: then torch does it."""
-    usable = values.is_cuda and values.element_size() < 8
+    """The Triton kernels in `module` for these numbers of torch, or None: then torch does it."""
+    usable = values.device.type == "cuda" and values.dtype.itemsize < 8
     return _imported(module, values.device) if usable else None
 
 

@@ -12,8 +12,8 @@ OLDEST = (3, 3)  # kernels before it take no tuples
 
 
 @triton.jit
-def one(target):
-    tl.store(target, 1.0)
+def one(targets):
+    tl.store(targets[0], 1.0)
 
 
 def run(device: torch.device) -> None:
@@ -22,6 +22,6 @@ def run(device: torch.device) -> None:
         raise RuntimeError(f"its version, {triton.__version__}, is too old")
     with torch.cuda.device(device):
         target = torch.zeros(1, device=device)
-        one[(1,)](target)
+        one[(1,)]((target,))
         if target.item() != 1.0:
             raise RuntimeError("a kernel wrote nothing")

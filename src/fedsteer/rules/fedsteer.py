@@ -169,6 +169,7 @@ class FedSteer(Rule):
             installed,
             active.updates,
             options.cache,
+            given=active.given,
         )
 
     @property

@@ -135,6 +135,7 @@ class Clients(Component):
             steps=round.steps,
             starts=round.starts,
             model=round.model,
+            given=round.given,
         )
 
     def total_without(self, leaving: float, *, weighs: bool) -> float:

@@ -38,13 +38,15 @@ class Round:
     number          1, 2, 3, ...; must rise from step to step
     clients         ids (int or str) of whoever answered
     updates         (m, d) NumPy or torch, w_sent - w_returned, one row per client; or a sequence
-                    of m vectors
+                    of m vectors, which on a GPU are read where they lie if the model is large
     probabilities   (m,) p_i, where the rule takes them as known
     sizes           (m,) data points n_i, where they changed or the client is new
     steps           (m,) local steps taken (SCAFFOLD)
     starts          (m, d) models the clients started from, where not the global one (FedAWE)
     model           (d,) the global model the round started from (FedAWE)
     refresh         ids among `clients` that were asked only to refresh what is known of them
+    given           whether the updates are given away: whoever does not write to them again saves
+                    a large model on a GPU the copies of vectors that are to be kept
     """
 
     number: int
@@ -56,6 +58,7 @@ class Round:
     starts: Array | None = None
     model: Array | None = None
     refresh: Sequence[ClientId] | None = None
+    given: bool = False
 
     def without(self, positions: set[int]) -> Round:
         """The same round as if the clients at these positions had not answered."""
@@ -98,6 +101,7 @@ class Active:
     steps: Floats | None = None
     starts: Array | None = None
     model: Array | None = None
+    given: bool = False  # nobody else writes to the updates any more
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -187,7 +191,7 @@ def settle_arrays(round: Round, dim: int, like: Array | None = None) -> tuple[Ro
             _fault(faults, bad, f"{name} must be positive and finite (at most {LARGEST_COUNT:.0e})")
     vectors = probabilities, sizes, steps
     rest = _plain(round.starts), _plain(round.model), refresh
-    return Round(number, clients, updates, *vectors, *rest), faults
+    return Round(number, clients, updates, *vectors, *rest, given=bool(round.given)), faults
 
 
 def _plain(array: Array | None) -> Array | None:
@@ -224,7 +228,7 @@ def _matrix(
     if isinstance(updates, (list, tuple)):
         if len(updates) != len(clients):
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
-        if faults := _unlike(updates, dim, like):
+        if not _alike(updates, dim, like) and (faults := _unlike(updates, dim, like)):
             return updates, faults
         updates = kernels_for(updates[0]).stack(updates)
     kernels = kernels_for(updates)
@@ -239,6 +243,18 @@ def _matrix(
     if like is not None and not _beside(updates, like):
         raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
     return kernels.plain(updates), {}
+
+
+def _alike(updates: Sequence[Any], dim: int, like: Array | None) -> bool:
+    """Whether all of these vectors can plainly be used: a quick look at what is usual."""
+    first = updates[0]
+    if like is None or kernels_for(first).check(first) or not _beside(first, like):
+        return False
+    kind, dtype, device, shape = type(first), first.dtype, first.device, (dim,)
+    return all(
+        type(one) is kind and one.dtype == dtype and one.shape == shape and one.device == device
+        for one in updates
+    )
 
 
 def _unlike(updates: Sequence[Any], dim: int, like: Array | None) -> Faults:

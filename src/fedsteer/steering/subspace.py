@@ -146,7 +146,7 @@ class Subspace(Component):
         # What does not fit another type is found out when the pass is through.
         same = self.rows is not None and self.rows.dtype == active.updates.dtype
         raw = same and self._is_raw(active.kernels)
-        self._keep = Keep(refreshed) if refreshed and raw else None
+        self._keep = Keep(refreshed, active.given) if refreshed and raw else None
         try:
             result = active.one_pass(
                 active.weights,
@@ -212,12 +212,15 @@ class Subspace(Component):
         installed: Sequence[tuple[int, int, ClientId]],
         updates: Array,
         cache: str | None,
+        *,
+        given: bool = False,
     ) -> None:
         """Columns for the next round, after coordinates were written in today's basis.
 
         refreshed   (column, position in the round): the owner sent a new update
         installed   (column, position, client): another client takes the column over
         gram_of     the positions whose mutual products `result.gram` holds
+        given       whether updates may become columns themselves
         """
         if not refreshed and not installed:
             return
@@ -225,7 +228,7 @@ class Subspace(Component):
         due = taken if result.kept else [*refreshed, *taken]
         raw = not due or self._holds_raw(updates, cache)
         if due and raw:  # first of all: a GPU copies, we go on
-            kernels_for(updates).write_rows(self.rows, updates, due)
+            self.rows = kernels_for(updates).write_rows(self.rows, updates, due, given=given)
         place = {position: i for i, position in enumerate(gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
         exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])

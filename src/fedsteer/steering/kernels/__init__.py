@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Array = Any
-"""A NumPy array or torch tensor with a dimension of size d."""
+"""A NumPy array or torch tensor with a dimension of size d, or torch's `Vectors`: rows apart."""
 
 
 Pairs = Sequence[tuple[int, int]]
@@ -36,6 +36,7 @@ class Keep:
     """Rows of the updates that are to replace rows of the basis."""
 
     pairs: Pairs  # (row of the basis, position of the update)
+    given: bool = False  # see `write_rows`: what need not be copied is left to it
     queued: bool = False  # from here on nobody but the GPU knows whether they are written
 
 
@@ -93,8 +94,14 @@ class Kernels(Protocol):
         and all norms turn out to be finite (`Pass.kept`). Nothing else is written to.
         """
 
-    def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:
-        """target[row] = updates[position] for all pairs of these, cast to the target's type."""
+    def write_rows(
+        self, target: Array, updates: Array, pairs: Pairs, *, given: bool = False
+    ) -> Array:
+        """target[row] = updates[position] for all pairs of these, cast to the target's type.
+
+        Returns the target, or what stands for it from now on: vectors that were `given` away take
+        their places themselves, without a copy, where they lie apart.
+        """
 
     def add_rows(
         self, target: Array, weights: Floats, rows_of: Array, rows: Integers | None = None
@@ -135,7 +142,7 @@ class Kernels(Protocol):
         """Without whatever a library tracks beside the numbers (gradients)."""
 
     def stack(self, updates: Any) -> Array:
-        """One (m, d) array from a sequence of (d,) arrays."""
+        """One (m, d) array from a sequence of (d,) arrays; `Vectors` where nobody needs more."""
 
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
@@ -152,13 +159,14 @@ def runs(pairs: Pairs) -> Iterator[tuple[int, int, int]]:
 
 
 def library_of(array: object) -> str:
-    """ "torch" for torch tensors, "numpy" for everything else."""
+    """ "torch" for torch tensors and vectors of them, "numpy" for everything else."""
     return _library_of_module(type(array).__module__)
 
 
 @cache
 def _library_of_module(module: str) -> str:
-    return "torch" if module.partition(".")[0] == "torch" else "numpy"
+    of_torch = module.partition(".")[0] == "torch" or module == f"{__name__}.vectors"
+    return "torch" if of_torch else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:

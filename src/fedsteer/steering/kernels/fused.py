@@ -7,10 +7,11 @@ positions and, over all positions it meets, a running sum for each number that i
 
 Each sum is a register of its own, held in a tuple of vectors: k = m = 10 takes 111 of them, or 156
 with the Gram matrix, and nothing is spilled. (One matrix of sums would be padded to powers of two
-and spill; reducing each product where it arises takes longer than reading.) The weights are kernel
-arguments, operands that cost no register. Reading ahead goes through shared memory (STAGES). A
-second, short kernel adds the sums of all programs in float64 and writes them to the host's memory.
-A third copies what is to be kept, while the host is busy with the sums.
+and spill; reducing each product where it arises takes longer than reading.) Weights and addresses
+of rows are kernel arguments, operands that cost no register; rows may lie anywhere. Reading ahead
+goes through shared memory (STAGES). A second, short kernel adds the sums of all programs in float64
+and writes them to the host's memory. A third copies what is to be kept, while the host is busy with
+the sums.
 
 At d = 11 million all that takes a quarter of a millisecond, so what the host does before the launch
 and after the sums counts: plans are looked up, and addresses, not tensors, are handed to Triton.
@@ -19,6 +20,8 @@ and after the sums counts: plans are looked up, and addresses, not tensors, are 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,16 +31,21 @@ from triton.runtime import driver
 
 from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, fused_kernel, runs
 from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
+from fedsteer.steering.kernels.vectors import Vectors
 
 STAGES = 3  # steps read ahead, and one
 COPIED = 1 << 10  # groups a program of `keep` copies
 NO_PLACES = np.zeros((0, 0), np.int64)
+FOUR_WARPS = {"num_warps": 4}
+Places = tuple[int | tuple[int, ...], ...]
+"""Addresses of arrays, and tuples of addresses of rows."""
+Arrays = tuple[Tensor | Vectors, ...]
 
 
 def one_pass(
-    updates: Tensor,
+    updates: Tensor | Vectors,
     weights: Floats,
-    basis: Tensor | None,
+    basis: Tensor | Vectors | None,
     coefficients: Floats | None,
     rows: Integers | None,
     base: Tensor | None,
@@ -60,9 +68,9 @@ def one_pass(
     summed, places = torch.cuda.Event(), NO_PLACES
     try:
         summed.record(torch.cuda.current_stream(updates.device))
-        if keep and basis is not None and rows is None:
+        if keep and rows is None and _copies(keep, updates, basis):
             keep.queued = True
-            _keep(plan, keep.pairs, updates, basis, running.near)
+            _keep(plan, keep.pairs, updates, basis, running)
         meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
@@ -81,14 +89,15 @@ class Running(NamedTuple):
 
     delta: Tensor
     sums: Tensor  # in the host's memory
-    near: Tensor  # the same, beside delta
+    partial: Tensor
+    near: int  # where the sums stand beside delta, in `partial`
 
 
 def launch(
     plan: Plan,
-    updates: Tensor,
+    updates: Tensor | Vectors,
     weights: Floats,
-    basis: Tensor | None,
+    basis: Tensor | Vectors | None,
     coefficients: Floats | None,
     rows: Integers | None,
     base: Tensor | None,
@@ -98,69 +107,122 @@ def launch(
     cut, programs, device = plan.cut, plan.programs, updates.device
     count, dim = updates.shape
     steer = [] if coefficients is None or basis is None else coefficients.tolist()
-    missing = cut.width - len(steer)
-    picked = updates  # not looked at
-    if rows is not None:
-        picked = torch.as_tensor(np.pad(rows, (0, missing), "edge"), device=device)
+    held = updates if basis is None else basis  # which are not looked at without one
+    fresh = _addresses(updates, cut.count)
+    known = _addresses(held, cut.width + 1, rows)  # one too many: never empty
     delta = torch.empty(dim, dtype=torch.float32, device=device)
-    partial = torch.empty(cut.sums * programs, dtype=torch.float32, device=device)
-    known, added = updates if basis is None else basis, delta if base is None else base
-    arrays: tuple[Tensor, ...] = updates, known, added, picked, delta, partial
+    # The sums of each program and, behind them, those of all: one allocation less.
+    partial = torch.empty(cut.sums * (programs + 2), dtype=torch.float32, device=device)
+    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
+    added, scratch = delta if base is None else base, partial.data_ptr()
+    near = scratch + 4 * cut.sums * programs  # aligned: programs come by fours
+    arrays: Arrays = updates, held, added, delta, partial
+    places: Places = fresh, known, added.data_ptr(), delta.data_ptr(), scratch
     numbers = (
-        *plan.sizes, float(base_scale), count,
+        plan.groups, float(base_scale), count,
         (*weights.tolist(), *[0.0] * (cut.count - count)),
-        (*steer, *[0.0] * (missing + 1)),  # one too many: never empty
-        cut.count, cut.width, cut.sums, cut.gram, rows is not None, base is not None,
+        (*steer, *[0.0] * (cut.width + 1 - len(steer))),
+        cut.count, cut.width, cut.sums, cut.gram, base is not None,
         cut.positions, STAGES, GROUP, WARP,
     )  # fmt: skip
     options = {"num_warps": 1, "num_stages": STAGES, "maxnreg": cut.registers}
-    _start(plan, fused_kernel.sweep, (programs, 1, 1), arrays, numbers, options)
-    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
-    near = torch.empty(cut.sums, dtype=torch.float64, device=device)
-    block = 1 << (programs - 1).bit_length()
-    arrays, grid = (partial, sums, near), (cut.sums, 1, 1)
-    _start(plan, fused_kernel.add_up, grid, arrays, (programs, block), {"num_warps": 4})
-    return Running(delta, sums, near)
+    _start(plan, device, fused_kernel.sweep, (programs, 1, 1), arrays, places, numbers, options)
+    arrays, grid, block = (partial, sums, sums), (cut.sums, 1, 1), 1 << (programs - 1).bit_length()
+    places = scratch, sums.data_ptr(), near
+    _start(plan, device, fused_kernel.add_up, grid, arrays, places, (programs, block), FOUR_WARPS)
+    return Running(delta, sums, partial, near)
 
 
-def _keep(plan: Plan, pairs: Pairs, updates: Tensor, basis: Tensor, near: Tensor) -> None:
-    """basis[row] = updates[position] behind `launch`, for all pairs of these."""
+def _copies(keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors | None) -> bool:
+    """Whether rows have to be copied, and into a matrix: `Vectors` are not written to."""
+    return isinstance(basis, Tensor) and not (keep.given and isinstance(updates, Vectors))
+
+
+def _keep(
+    plan: Plan, pairs: Pairs, updates: Tensor | Vectors, basis: Tensor, behind: Running
+) -> None:
+    """basis[row] = updates[position] behind a pass, for all pairs of these."""
     cut, dim = plan.cut, updates.shape[1]
     block, norms = COPIED * cut.positions, 1 << cut.count.bit_length()
-    for row, position, many in runs(pairs):
-        numbers = (
-            *plan.sizes, position, row,
-            cut.count, cut.width, cut.sums, cut.positions, norms, block,
-        )  # fmt: skip
-        grid, arrays = (-(-dim // block), many, 1), (updates, basis, near)
-        _start(plan, fused_kernel.keep, grid, arrays, numbers, {"num_warps": 4})
+    numbers = (
+        plan.groups, *plan.steps, cut.count, cut.width, cut.sums, cut.positions, norms, block,
+    )  # fmt: skip
+    fresh, known, arrays = _rows(updates), _rows(basis), (updates, basis, behind.sums)
+    apart = isinstance(updates, Vectors)
+    for row, position, many in [(*pair, 1) for pair in pairs] if apart else runs(pairs):
+        grid, places = (-(-dim // block), many, 1), (fresh[position], known[row], behind.near)
+        _start(plan, basis.device, fused_kernel.keep, grid, arrays, places, numbers, FOUR_WARPS)
+
+
+def _addresses(array: Tensor | Vectors, many: int, rows: Integers | None = None) -> tuple[int, ...]:
+    """Of these rows, or of all; the last one again until there are so many."""
+    found = _rows(array)
+    if rows is not None:
+        found = [found[row] for row in rows.tolist()]
+    return *found, *found[-1:] * (many - len(found))
+
+
+def _rows(array: Tensor | Vectors) -> list[int]:
+    """Where each begins; not to be written into."""
+    if isinstance(array, Vectors):
+        return array.addresses
+    return _evenly(array.data_ptr(), array.stride(0) * array.element_size(), len(array))
+
+
+@lru_cache(maxsize=16)
+def _evenly(first: int, step: int, count: int) -> list[int]:
+    return [first + row * step for row in range(count)]
 
 
 def _start(
     plan: Plan,
+    device: torch.device,
     kernel: Any,
     grid: tuple[int, int, int],
-    arrays: tuple[Tensor, ...],
+    arrays: Arrays,
+    places: Places,
     numbers: tuple[object, ...],
     options: dict[str, int],
 ) -> None:
-    """Launch beside the first array. Arrays of one plan are alike in all that Triton compiles for.
+    """Launch a kernel on arrays, of which it gets their places in memory.
 
-    Triton's own ways to find that out and to start what it compiled take longer than all else here;
-    profilers that hook into the latter see the first launch only.
+    Arrays of one plan are alike in all that Triton compiles for. Its own ways to find that out and
+    to start what it compiled take longer than all else here; profilers that hook into the latter
+    see the first launch only.
     """
-    device = arrays[0].device
     if device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _start(plan, kernel, grid, arrays, numbers, options)
+            return _start(plan, device, kernel, grid, arrays, places, numbers, options)
     known = plan.compiled.get(kernel.__name__)
     if known is None:
-        plan.compiled[kernel.__name__] = kernel[grid](*arrays, *numbers, **options)
+        typed = map(_typed, arrays, places)
+        known = plan.compiled[kernel.__name__] = kernel.warmup(
+            *typed, *numbers, grid=grid, **options
+        )
+        known[grid](*places, *numbers)
         return None
     stream, hooks = driver.active.get_current_stream(device.index), (None, None, None)
-    given = *[array.data_ptr() for array in arrays], *numbers  # Triton would look each one up
     try:
-        known.run(*grid, stream, known.function, known.packed_metadata, *hooks, *given)
+        known.run(*grid, stream, known.function, known.packed_metadata, *hooks, *places, *numbers)
     except TypeError:  # a version of Triton that starts kernels otherwise
-        known[grid](*arrays, *numbers)
+        known[grid](*places, *numbers)
     return None
+
+
+@dataclass(frozen=True)
+class Address:
+    """What Triton compiles for: the type of an array, and whether its address is aligned."""
+
+    place: int
+    dtype: torch.dtype
+
+    def data_ptr(self) -> int:
+        """As of a tensor."""
+        return self.place
+
+
+def _typed(array: Tensor | Vectors, place: int | tuple[int, ...]) -> Any:
+    if not isinstance(place, tuple):
+        return Address(place, array.dtype)
+    # Triton looks at each row's address, whatever it is told; but others of the plan lie otherwise.
+    return tuple([Address(1, array.dtype)] * len(place))

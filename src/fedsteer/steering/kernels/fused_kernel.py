@@ -8,21 +8,22 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-SIZES = ["groups", "update_step", "basis_step", "base_scale", "count"]
 
-
-@triton.jit(do_not_specialize=SIZES, do_not_specialize_on_alignment=["picked", "partial"])
+@triton.jit(
+    do_not_specialize=["groups", "base_scale", "count"],
+    do_not_specialize_on_alignment=["partial"],
+)
 def sweep(
-    updates, basis, base, picked, delta, partial,
-    groups, update_step, basis_step, base_scale, count, weights, coefficients,
+    updates, basis, base, delta, partial, groups, base_scale, count, weights, coefficients,
     COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, GRAM: tl.constexpr,
-    PICKED: tl.constexpr, BASE: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
+    BASE: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr,
     GROUP: tl.constexpr, WARP: tl.constexpr,
 ):  # fmt: skip
     """Delta, and of every program its share of each sum.
 
-    Dimension and strides come in groups of POSITIONS: that is how Triton knows what divides them,
-    and that a thread may read its group at once.
+    `updates` and `basis` are tuples with the address of each row. The dimension comes in groups of
+    POSITIONS: that is how Triton knows what divides it, and that a thread may read its group at
+    once.
     """
     sums = ()
     for _ in tl.static_range(SUMS):
@@ -31,13 +32,12 @@ def sweep(
     # Where each row begins, and where it ends: an update that only fills up a group has no end.
     fresh_rows, fresh_ends = (), ()
     for i in tl.static_range(COUNT):
-        fresh_rows = fresh_rows + (updates + i * update_step.to(tl.int64) * POSITIONS,)
+        fresh_rows = fresh_rows + (_begin(updates[i], delta, POSITIONS),)
         full = i <= COUNT - GROUP
         fresh_ends = fresh_ends + (dim if full else tl.where(i < count, groups, 0) * POSITIONS,)
     known_rows, known_ends = (), ()
     for j in tl.static_range(WIDTH):
-        row = tl.load(picked + j) if PICKED else j
-        known_rows = known_rows + (basis + row * basis_step.to(tl.int64) * POSITIONS,)
+        known_rows = known_rows + (_begin(basis[j], delta, POSITIONS),)
         known_ends = known_ends + (dim,)
 
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -77,25 +77,36 @@ def add_up(partial, sums, near, programs, BLOCK: tl.constexpr):
 
 
 @triton.jit(
-    do_not_specialize=["groups", "update_step", "basis_step", "position", "row"],
-    do_not_specialize_on_alignment=["sums"],
+    do_not_specialize=["groups", "update_step", "basis_step"],
+    do_not_specialize_on_alignment=["update", "column"],
 )
 def keep(
-    updates, basis, sums, groups, update_step, basis_step, position, row,
+    update, column, sums, groups, update_step, basis_step,
     COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, POSITIONS: tl.constexpr,
     NORMS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """basis[row] = updates[position], and so on for as many rows as the grid has, if all norms are
-    finite: nobody else can tell before the host has seen them."""
+    """The update becomes the column, and the rows that follow both, for as many as the grid has, if
+    all norms are finite: nobody else can tell before the host has seen them."""
     one = tl.arange(0, NORMS)
     norms = tl.load(sums + tl.where(one < COUNT, WIDTH * COUNT + one, SUMS - 1))
     if tl.min((norms < float("inf")).to(tl.int32), axis=0) == 1:
         dim = groups * POSITIONS
         at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        source = (position + tl.program_id(1)) * update_step.to(tl.int64) * POSITIONS
-        target = (row + tl.program_id(1)) * basis_step.to(tl.int64) * POSITIONS
-        values = tl.load(updates + source + at, mask=at < dim, other=0.0)
-        tl.store(basis + target + at, values.to(basis.dtype.element_ty), mask=at < dim)
+        source = _begin(update, sums, POSITIONS)
+        source += tl.program_id(1) * update_step.to(tl.int64) * POSITIONS
+        target = _begin(column, sums, POSITIONS)
+        target += tl.program_id(1) * basis_step.to(tl.int64) * POSITIONS
+        values = tl.load(source + at, mask=at < dim, other=0.0)
+        tl.store(target + at, values.to(column.dtype.element_ty), mask=at < dim)
+
+
+@triton.jit
+def _begin(row, aligned, POSITIONS: tl.constexpr):
+    """The same address, in a way that tells Triton what divides it: as so many groups away from one
+    that is aligned."""
+    SIZE: tl.constexpr = row.dtype.element_ty.primitive_bitwidth // 8
+    anchor = aligned.to(row.dtype, bitcast=True)
+    return anchor + (row.to(tl.int64) - anchor.to(tl.int64)) // (SIZE * POSITIONS) * POSITIONS
 
 
 @triton.jit

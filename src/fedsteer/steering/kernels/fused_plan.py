@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsteer.steering.kernels import Integers
+from fedsteer.steering.kernels.vectors import ALIGNED, Vectors
 
 SMALLEST = 1 << 22  # positions; compiling takes seconds, and a pass over fewer next to nothing
 LARGEST = (1 << 31) - (1 << 24)  # positions are counted in 32 bits
@@ -27,8 +28,8 @@ REGISTERS, MOST_OF_A_THREAD, MOST_PROGRAMS = 65_536, 255, 32  # of a processor
 MOST = 208  # sums and values a thread may hold
 BESIDE = 16  # registers for all else
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
-ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
 TWO_BYTES = {torch.float16, torch.bfloat16}
+APART = (0, 1)  # strides of `Vectors`: a row says itself where it begins
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ class Layout(NamedTuple):
     device: torch.device
 
     @staticmethod
-    def of(array: Tensor) -> Layout:
+    def of(array: Tensor | Vectors) -> Layout:
+        if isinstance(array, Vectors):
+            return Layout(array.shape, APART, array.dtype, array.aligned, array.device)
         aligned = array.data_ptr() % ALIGNED == 0
         return Layout(array.shape, array.stride(), array.dtype, aligned, array.device)
 
@@ -103,14 +106,15 @@ class Plan:
     """All that is the same whenever arrays lie like this: worked out once."""
 
     cut: Cut
-    sizes: tuple[int, int, int]  # dimension and strides of updates and basis, in groups
+    groups: int  # of positions: the dimension
+    steps: tuple[int, int]  # from row to row of updates and basis, in groups
     programs: int
     compiled: dict[str, Any] = field(default_factory=dict)  # kernels by name, once they ran
 
 
 def plan_for(
-    updates: Tensor,
-    basis: Tensor | None = None,
+    updates: Tensor | Vectors,
+    basis: Tensor | Vectors | None = None,
     rows: Integers | None = None,
     base: Tensor | None = None,
     *,
@@ -149,8 +153,8 @@ def _plan(
     if cut is None:
         return None
     by = cut.positions
-    sizes = dim // by, apart[0] // by, apart[-1] // by
-    return Plan(cut, sizes, cut.together * _processors(updates.device))
+    steps = apart[0] // by, apart[-1] // by
+    return Plan(cut, dim // by, steps, cut.together * _processors(updates.device))
 
 
 def _groups(count: int) -> int:

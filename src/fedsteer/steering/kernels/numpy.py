@@ -86,9 +86,12 @@ def one_pass(
     return Pass(delta, products, squared_norms, gram, delta_squared_norm)
 
 
-def write_rows(target: NDArray[Any], updates: NDArray[Any], pairs: Pairs) -> None:
+def write_rows(
+    target: NDArray[Any], updates: NDArray[Any], pairs: Pairs, *, given: bool = False
+) -> NDArray[Any]:
     for row, position in pairs:
         target[row] = updates[position]
+    return target
 
 
 def add_rows(

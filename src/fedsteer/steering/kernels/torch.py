@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -18,10 +18,12 @@ from fedsteer.steering.kernels import (
     Keep,
     Pairs,
     Pass,
+    fused_plan,
     nothing,
     runs,
     sketch_signs,
 )
+from fedsteer.steering.kernels.vectors import Vectors
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -34,6 +36,7 @@ FUSED = "fedsteer.steering.kernels.fused"
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
 
+Rows: TypeAlias = Tensor | Vectors
 Makes = TypeVar("Makes", bound=Callable[..., Any])
 
 
@@ -41,6 +44,10 @@ def lasting(function: Makes) -> Makes:
     """For what is kept: it is written to again, perhaps outside of a caller's inference mode."""
     wrapped: Makes = torch.inference_mode(False)(function)
     return wrapped
+
+
+def _side_by_side(rows: Rows) -> Tensor:
+    return rows.matrix() if isinstance(rows, Vectors) else rows
 
 
 def _blocks(array: Tensor, widened: int = 0) -> list[slice]:
@@ -104,9 +111,9 @@ def _host(array: Tensor) -> Floats:
 
 
 def one_pass(
-    updates: Tensor,
+    updates: Rows,
     weights: Floats,
-    basis: Tensor | None = None,
+    basis: Rows | None = None,
     coefficients: Floats | None = None,
     *,
     rows: Integers | None = None,
@@ -123,6 +130,8 @@ def one_pass(
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
+    updates = _side_by_side(updates)
+    basis = None if basis is None else _side_by_side(basis)
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = None if gram_of is None or not len(gram_of) else gram_of
@@ -185,15 +194,27 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
-def write_rows(target: Tensor, updates: Tensor, pairs: Pairs) -> None:
+def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False) -> Rows:
     """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    for row, position, many in runs(pairs):
-        target.narrow(0, row, many).copy_(updates.narrow(0, position, many))
+    apart = isinstance(updates, Vectors)
+    if apart and given and isinstance(target, Tensor):  # from now on its rows lie apart as well
+        renewed = {row for row, _ in pairs}
+        target = Vectors([old if i in renewed else old.clone() for i, old in enumerate(target)])
+    if isinstance(target, Vectors):
+        fresh = updates.rows if isinstance(updates, Vectors) else updates
+        for row, position in pairs:
+            target.put(row, fresh[position], given=given)
+    elif isinstance(updates, Vectors):
+        for row, position in pairs:
+            target[row] = updates.rows[position]
+    else:
+        for row, position, many in runs(pairs):
+            target.narrow(0, row, many).copy_(updates.narrow(0, position, many))
+    return target
 
 
-def add_rows(
-    target: Tensor, weights: Floats, rows_of: Tensor, rows: Integers | None = None
-) -> None:
+def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | None = None) -> None:
+    rows_of = _side_by_side(rows_of)
     weigh = _beside(weights, target, torch.float64)
     picked = None if rows is None else _beside(rows, rows_of, torch.int64)
     rows_read = len(rows_of) if rows is None else len(rows)
@@ -202,16 +223,19 @@ def add_rows(
         target[block] += weigh @ part.double()
 
 
-def combine(matrix: Floats, updates: Tensor) -> Tensor:
+def combine(matrix: Floats, updates: Rows) -> Tensor:
+    updates = _side_by_side(updates)
     work = _wide(updates)
     return _beside(matrix, updates, work) @ updates.to(work)
 
 
-def gram(updates: Tensor, columns: slice = slice(None)) -> Floats:
+def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
+    updates = _side_by_side(updates)
     return products(updates[:, columns], updates[:, columns])
 
 
-def products(left: Tensor, right: Tensor) -> Floats:
+def products(left: Rows, right: Rows) -> Floats:
+    left, right = _side_by_side(left), _side_by_side(right)
     result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
     for block in _blocks(left, widened=len(left) + len(right)):
         result += left[:, block].double() @ right[:, block].double().T
@@ -223,7 +247,8 @@ def _signs(dim: int, seed: int, device: torch.device) -> Tensor:
     return torch.tensor(sketch_signs(dim, seed), device=device)
 
 
-def sketch(updates: Tensor, width: int, seed: int) -> Floats:
+def sketch(updates: Rows, width: int, seed: int) -> Floats:
+    updates = _side_by_side(updates)
     dim = updates.shape[1]
     signed = updates.to(_wide(updates)) * _signs(dim, seed, updates.device)
     whole = dim - dim % width
@@ -233,7 +258,7 @@ def sketch(updates: Tensor, width: int, seed: int) -> Floats:
 
 
 @lasting
-def allocate(shape: tuple[int, ...], like: Tensor, dtype: str) -> Tensor:
+def allocate(shape: tuple[int, ...], like: Rows, dtype: str) -> Tensor:
     return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
 
 
@@ -244,8 +269,11 @@ def grow(array: Tensor, length: int) -> Tensor:
     return grown
 
 
-def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
-    host = array.detach().cpu()
+def to_host(array: Rows) -> tuple[NDArray[Any], str]:
+    if isinstance(array, Vectors):  # a GPU may have no room for them side by side
+        host = torch.stack([row.cpu() for row in array.rows])
+    else:
+        host = array.detach().cpu()
     if host.dtype == torch.bfloat16:
         return host.view(torch.uint16).numpy().copy(), "bfloat16"
     return host.numpy().copy(), dtype_name(array)
@@ -260,25 +288,35 @@ def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
 
 
 @lasting
-def clone(array: Tensor) -> Tensor:
+def clone(array: Rows) -> Rows:
+    if isinstance(array, Vectors):  # which nobody writes to
+        return Vectors(array.rows)
     return array.detach().clone()
 
 
-def check(updates: Tensor) -> str | None:
-    if not updates.is_floating_point() or updates.dtype.itemsize == 1:
+def check(updates: Rows) -> str | None:
+    if not updates.dtype.is_floating_point or updates.dtype.itemsize == 1:
         return f"updates must be float16, bfloat16, float32 or float64, not {updates.dtype}"
     return None
 
 
-def plain(updates: Tensor) -> Tensor:
-    return updates.detach() if updates.requires_grad else updates
+def plain(updates: Rows) -> Rows:
+    if isinstance(updates, Vectors) or not updates.requires_grad:
+        return updates
+    return updates.detach()
 
 
-def stack(updates: Sequence[Tensor]) -> Tensor:
+def stack(updates: Sequence[Tensor]) -> Rows:
+    """Vectors of large models stay where they are: the fused pass reads them there."""
+    first = updates[0]
+    if first.numel() >= fused_plan.SMALLEST and kernels_beside(first, FUSED) is not None:
+        vectors = Vectors.of(updates)
+        if vectors is not None:
+            return vectors
     return torch.stack(tuple(updates))
 
 
-def dtype_name(array: Tensor) -> str:
+def dtype_name(array: Rows) -> str:
     return _name(array.dtype)
 
 
