@@ -32,14 +32,18 @@ def check_options(options: Any, where: str = "") -> None:
     Messages name a field with `where` before it.
     """
     for entry in fields(options):
-        given = value = getattr(options, entry.name)
-        if getattr(given, "shape", None) == ():
-            value = given.item()
+        given = getattr(options, entry.name)
+        value = single(given)
         check_value(entry, value, where + entry.name)
         if "float" in str(entry.type) and isinstance(value, Integral):
             value = float(value)
         if value is not given:
             object.__setattr__(options, entry.name, value)
+
+
+def single(value: Any) -> Any:
+    """Python's own for what libraries for arrays make of a single number."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def check_value(entry: Field[Any], value: Any, name: str) -> None:

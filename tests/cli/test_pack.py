@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,12 @@ def test_every_form_of_the_report_reads_a_packed_file(capsys: pytest.CaptureFixt
     assert main(["report", "kept/records.tar.xz"]) == 0
     assert capsys.readouterr().out == "kept/report.html\n"
     assert Path("kept/report.html").stat().st_size > 100_000
+
+
+def test_a_picture_goes_to_whatever_stands_for_the_terminal() -> None:
+    with redirect_stdout(StringIO()) as told:
+        assert main(["report", "runs", "--format", "svg"]) == 0
+    assert told.getvalue().startswith("<svg")
 
 
 def test_the_title_of_a_page_fits_all_that_is_in_it() -> None:

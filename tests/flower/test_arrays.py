@@ -70,6 +70,18 @@ def test_a_state_dict_with_buffers() -> None:
     net().load_state_dict(state)
 
 
+def test_arrays_that_are_none_of_the_model_are_told() -> None:
+    """SCAFFOLD without its correction would go unnoticed."""
+    model = torch.nn.Linear(2, 1)
+    unnamed = ArrayRecord([np.ones((1, 2), np.float32), np.ones(1, np.float32)])
+    content = RecordDict({"arrays": unnamed, CORRECTION: unnamed})
+    message = Message(content, dst_node_id=3, message_type="train")
+    model(torch.ones(1, 2)).sum().backward()
+    for helper in (add_correction, sent_parameters):
+        with pytest.raises(ConfigurationError, match="named '0', which is none of this model's"):
+            helper(model, message)
+
+
 def test_buffers_are_the_mean_over_fresh_clients() -> None:
     initial = {"w": np.zeros(2, np.float32), "m.running_var": np.ones(2, np.float32)}
 

@@ -105,11 +105,14 @@ def test_what_a_wrapper_makes_of_the_model_is_the_model(in_place: bool) -> None:
     np.testing.assert_array_equal(values(result.arrays)["w"], 5.0)
 
 
-def test_another_loop_waits_for_nodes_as_ours_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_loop_waits_for_nodes_as_ours_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", lambda seconds: None)
-    strategy = FedSteer(min_available_nodes=2, registration_timeout=0.2)
+    strategy = FedSteer(folder=tmp_path, min_available_nodes=2, registration_timeout=0.2)
     with pytest.raises(ConfigurationError, match="0 of 2 nodes had registered"):
         Strategy.start(strategy, FakeGrid({}), arrays(**INITIAL), num_rounds=2)
+    assert strategy.store._records is None  # others may have the folder
     grid = world()
     grid.offline, looks = set(grid.answers), []
 

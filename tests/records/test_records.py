@@ -64,6 +64,23 @@ def test_a_row_still_being_written_is_no_row_yet(tmp_path: Path) -> None:
     assert not Run(tmp_path).finished and Run(tmp_path).result is None
 
 
+def test_a_run_that_ends_while_it_is_read_is_not_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"round":1}\n')
+    read = Run.rows
+
+    def late(self: Run, stream: str) -> list[dict[str, Any]]:
+        rows = read(self, stream)
+        (tmp_path / "result.json").write_text('{"finished": true, "rounds": 2}')
+        return rows
+
+    monkeypatch.setattr(Run, "rows", late)
+    assert Run(tmp_path).rounds == [{"round": 1}]
+    with pytest.raises(DataError, match="1 rows of a run of 2 rounds"):
+        _ = Run(tmp_path).rounds
+
+
 def test_runs_are_found_below_folders(tmp_path: Path) -> None:
     for name in ("b/seed-0", "a/seed-1", "a/seed-0"):
         with RecordWriter(tmp_path / name) as records:

@@ -222,6 +222,19 @@ def test_two_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
         table(tmp_path)
 
 
+def test_one_run_with_other_settings_leaves_the_others_together(tmp_path: Path) -> None:
+    for rule in ("fedavg", "mifa"):
+        for seed in (0, 1):
+            make_run(tmp_path / f"{rule}{seed}", rule, seed=seed, rounds=4)
+    make_run(tmp_path / "other", "fedavg", seed=0, rounds=5)
+    found = {(row.experiment, row.label): len(row.seeds) for row in table(tmp_path).rows}
+    assert found == {
+        ("digits (run.rounds=4)", "fedavg"): 2,
+        ("digits (run.rounds=4)", "mifa"): 2,
+        ("digits (run.rounds=5)", "fedavg"): 1,
+    }
+
+
 def test_no_runs_is_an_error() -> None:
     with pytest.raises(DataError, match="no runs"):
         summarise([])

@@ -240,15 +240,17 @@ def test_reselection_among_columns_that_are_nearly_alike(dtype: str, apart: floa
         ("fedvarp", {}),
         ("mifa", {}),
         ("cluster_fedvarp", {"select": "online", "cluster_count": 2}),
-        ("fedsteer", {"select": "online", "core_size": 2}),
     ],
 )
+@pytest.mark.parametrize("like", [None, "float32", "float16"])
 @pytest.mark.parametrize("library", [np, torch])
 def test_an_update_too_long_for_the_type_of_the_first_is_refused(
-    name: str, options: dict[str, Any], library: Any
+    name: str, options: dict[str, Any], library: Any, like: str | None
 ) -> None:
+    """Rows are of the first update's type, whatever `like` was."""
     rule = make_rule(name, probabilities=0.5, **options)
-    state = rule.init(8, np.ones(3))
+    kind = None if like is None else library.zeros(8, dtype=getattr(library, like))
+    state = rule.init(8, np.ones(3), like=kind)
     ones = library.ones((2, 8), dtype=library.float32)
     first = library.ones((2, 8), dtype=library.float16)
     state = rule.step(state, Round(1, [0, 1], first)).state
@@ -256,6 +258,34 @@ def test_an_update_too_long_for_the_type_of_the_first_is_refused(
         rule.step(state, Round(2, [0, 1], 1e6 * ones))
     state = rule.step(state, Round(2, [0, 1], ones)).state
     assert np.isfinite(np.asarray(rule.step(state, Round(3, [1], ones[:1])).delta)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "first"),
+    [
+        ("fedvarp", {}, "float32"),
+        ("fedsteer", {"select": "online", "core_size": 2}, "float16"),  # which holds unit columns
+        ("fedsteer", {"select": "online", "core_size": 2, "cache": "float32"}, "float16"),
+    ],
+)
+def test_what_fits_is_not_refused(name: str, options: dict[str, Any], first: str) -> None:
+    """Neither by the type of `like`, nor by that of updates which are kept in another."""
+    rule = make_rule(name, probabilities=0.5, **options)
+    state = rule.init(8, np.ones(3), like=np.zeros(8, np.float16))
+    state = rule.step(state, Round(1, [0, 1], np.ones((2, 8), first))).state
+    state = rule.step(state, Round(2, [0, 1], np.full((2, 8), 1e6, np.float32))).state
+    state = rule.step(state, Round(3, [0, 1], np.full((2, 8), 1e6, np.float32))).state
+    estimate = np.asarray(rule.estimate(state, [0]))
+    assert (estimate > 5e5).all() and np.isfinite(estimate).all()
+
+
+def test_a_long_update_of_small_numbers_is_not_too_long() -> None:
+    rule = make_rule("fedvarp", probabilities=0.5)
+    state = rule.init(1_000_000, np.ones(2))
+    state = rule.step(state, Round(1, [0], np.ones((1, 1_000_000), np.float16))).state
+    state = rule.step(state, Round(2, [0], np.full((1, 1_000_000), 100, np.float32))).state
+    estimate = rule.estimate(state, [0])
+    assert estimate is not None and estimate.max() == estimate.min() == 100
 
 
 def test_nor_do_columns_take_what_their_type_does_not_hold() -> None:
@@ -277,6 +307,11 @@ def test_a_total_of_fractions_is_exact_after_the_largest_left() -> None:
         state = rule.step(state, Round(number, [client], np.ones((1, 2)))).state
     state = rule.leave(state, [2])
     assert rule.step(state, Round(3, [0, 1], np.ones((2, 2)))).action == "move"
+    rule = make_rule("scaffold")
+    first = Round(1, [0, 1, 2], np.array([[1.0, 2], [3, 4], [5, 6]]), steps=[1] * 3)
+    own = rule.leave(rule.step(rule.init(2, [0.01, 1e15, 1.0]), first).state, [1, 2]).memory.own  # type: ignore[attr-defined]
+    np.testing.assert_allclose(own.control, own.controls.rows[0], rtol=1e-12)
+    assert own.total == 0.01
     rule = make_rule("fedavg", probabilities=1.0)
     state = rule.leave(rule.init(2, [0.1, 0.2, 1e15]), [2])
     np.testing.assert_allclose(rule.step(state, Round(1, [0, 1], np.ones((2, 2)))).delta, 1.0)

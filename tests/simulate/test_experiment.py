@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedsteer.errors import ConfigurationError
@@ -248,3 +249,8 @@ def test_clients_in_tables_of_a_file_are_numbers() -> None:
     experiment = small({"variants.mine": table})
     rule = find_entry(experiment, "mine").build(experiment, 0)
     assert rule.options.frequencies == {3: 0.5, 11: 0.7}  # type: ignore[attr-defined]
+
+
+def test_options_may_be_numbers_of_libraries() -> None:
+    experiment = small({"options.fedsteer.ridge": np.array(0.25)})
+    assert find_entry(experiment, "fedsteer").build(experiment, 0).options.ridge == 0.25  # type: ignore[attr-defined]

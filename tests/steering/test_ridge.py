@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsteer.steering.ridge import condition, pseudo_inverse, ridge_solve
+from fedsteer.steering.ridge import condition, generalised_inverse, pseudo_inverse, ridge_solve
 
 
 def unit_gram(size: int, seed: int = 0, rank: int | None = None) -> Any:
@@ -130,6 +130,21 @@ def test_an_indefinite_gram_matrix_is_cut_to_its_positive_part() -> None:
     gram = vectors * values @ vectors.T
     right = vectors[:, [4]]
     np.testing.assert_allclose(ridge_solve(gram, 0.0, right), right / values[4], atol=1e-6)
+
+
+@pytest.mark.parametrize(("count", "cosine"), [(100, 0.99), (50, 0.995), (10, 0.999), (2, 0.9998)])
+def test_how_much_columns_are_alike_does_not_depend_on_their_number(
+    count: int, cosine: float
+) -> None:
+    lengths = np.geomspace(1e-3, 1e3, count)
+    even = np.full((count, count), cosine) + (1 - cosine) * np.eye(count)
+    gram = even * np.outer(lengths, lengths)
+    inverse = generalised_inverse(gram)
+    np.testing.assert_allclose(
+        inverse * np.outer(lengths, lengths) @ even, np.eye(count), atol=1e-8
+    )
+    alike = np.ones((count, count))
+    np.testing.assert_allclose(alike @ generalised_inverse(alike) @ alike, alike)
 
 
 def test_pseudo_inverse_equals_numpy() -> None:

@@ -105,9 +105,10 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
     page = options.format == "html"
     path: Path = options.out or (_beside(options.folders[0]) if page else STDOUT)
     if path == STDOUT:
-        if page or options.format == "svg":  # which say themselves that they are in UTF-8
+        bare = getattr(sys.stdout, "buffer", None)
+        if bare and (page or options.format == "svg"):  # which say that they are in UTF-8
             sys.stdout.flush()
-            sys.stdout.buffer.write(text.encode())
+            bare.write(text.encode())
         else:
             print(text, end="")
         return

@@ -16,6 +16,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
+from fedsteer.errors import ConfigurationError
 from fedsteer.flower.payload import CORRECTION, to_named
 
 
@@ -57,6 +58,7 @@ def sent_parameters(model: Any, message: Message) -> list[Any]:
     (frozen ones, say) as they are."""
     records = message.content.array_records.items()
     sent = next(record for name, record in records if name != CORRECTION)
+    _refuse_strangers(model, sent)
     return [
         _tensor(sent, name, parameter) if name in sent else parameter.detach().clone()
         for name, parameter in model.named_parameters()
@@ -74,9 +76,21 @@ def add_correction(model: Any, message: Message) -> None:
     record = message.content.array_records.get(CORRECTION)
     if record is None:
         return
+    _refuse_strangers(model, record)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and name in record:
             parameter.grad.add_(_tensor(record, name, parameter))
+
+
+def _refuse_strangers(model: Any, record: ArrayRecord) -> None:
+    """A name that this model does not have would silently be trained without."""
+    known = {
+        name for named in (model.named_parameters(), model.named_buffers()) for name, _ in named
+    }
+    if strangers := [name for name in record if name not in known]:
+        raise ConfigurationError(
+            f"the message has an array named {strangers[0]!r}, which is none of this model's"
+        )
 
 
 def _tensor(record: ArrayRecord, name: str, like: Any) -> Any:

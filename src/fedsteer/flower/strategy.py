@@ -130,7 +130,11 @@ class RuleStrategy(Strategy):
         if not self._driven and self.number == 0:
             if "starts" in self.rule.needs:
                 log(WARNING, "fedsteer: %s", OWN_STARTS)
-            await_registration(self.options, grid)
+            try:
+                await_registration(self.options, grid)
+            except ConfigurationError:
+                self.store.close()
+                raise
         # A loop that is not ours does not tell how long a round may take.
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
         there = await_nodes(grid, 1, limit)

@@ -40,9 +40,10 @@ class Run:
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One row a round; of a finished run all of them."""
-        rows, result = self.rows("rounds"), self.result or {}
+        result = self._json(RESULT) or {}  # before the rows: a run may end while it is looked at
+        rows = self.rows("rounds")
         whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
-        if self.finished and result.get("rounds") and len(rows) < whole:
+        if _complete(result) and result.get("rounds") and len(rows) < whole:
             path = self.folder / stream_file("rounds")
             raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole} rounds")
         return rows
@@ -60,8 +61,7 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
-        result = self._json(RESULT)  # anew: a run may end while it is looked at
-        return bool(result) and result.get("finished", True) is True
+        return _complete(self._json(RESULT))  # anew: a run may end while it is looked at
 
     @property
     def failure(self) -> str | None:
@@ -124,6 +124,10 @@ class Run:
         if not isinstance(found, dict | None):
             raise DataError(f"{self.folder / name} holds no table")
         return found
+
+
+def _complete(result: Mapping[str, Any] | None) -> bool:
+    return result is not None and bool(result) and result.get("finished", True) is True
 
 
 def find_runs(*places: Path) -> list[Run]:

@@ -134,10 +134,13 @@ def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
     for run in runs:
         parts.setdefault(_comparison(run), []).append(run)
     titles = [folder.name for folder in parts]
-    if len(parts) == 1 or len(set(titles)) < len(titles):
+    tellable = len(parts) > 1 and len(set(titles)) == len(titles)
+    # Runs that were made one by one have folders of their own, whether they belong together or not.
+    if not tellable or any(run.folder.resolve() in parts for run in runs):
         by_settings = _by_settings(experiment, runs)
         if not any(_clash(part) for _, part in by_settings):
             return by_settings
+    if not tellable:
         first, second = _clash(runs) or (runs[0], runs[0])
         raise DataError(
             f"{first.folder} and {second.folder} are runs of the same rule with the same seed; "

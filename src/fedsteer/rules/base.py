@@ -42,7 +42,7 @@ SHAPING = ("probabilities", "interval_cap", "norm_bound")
 """Options of every rule that live on in its state: another rule cannot go on with it."""
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
-"""Of the numbers of a type: no part of an update is longer than the update."""
+"""Of the numbers of a type."""
 
 
 class Rule(ABC):
@@ -52,7 +52,6 @@ class Rule(ABC):
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
-    keeps_updates: ClassVar[bool] = False  # True: as they came, in the type of the first
     needs: ClassVar[frozenset[str]] = frozenset()  # of "steps" and "starts" of a `Round`
     shaping: ClassVar[tuple[str, ...]] = ()  # options that the rule's own memory is made by
 
@@ -108,9 +107,8 @@ class Rule(ABC):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         """Clients at these slots, of these sizes, are about to leave."""
 
-    @property
-    def kept_as(self) -> str | None:
-        """The type in which updates are kept, where it is not that of the first round's."""
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        """The type in which updates are kept as they come; None where they are not."""
         return None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
@@ -248,7 +246,7 @@ class Rule(ABC):
                     # What leaves the range shows in the results; warnings say nothing more.
                     with np.errstate(invalid="ignore", over="ignore"):
                         outcome = self.compute(memory, active)
-                    faults = self._too_long_to_keep(active, outcome, like)
+                    faults = self._too_long_to_keep(memory, active, outcome)
                     if not faults:
                         break
                 except NotFinite as bad:
@@ -263,21 +261,16 @@ class Rule(ABC):
             raise Diverged(f"the aggregate of round {round.number} is not finite")
         return active, outcome, dropped
 
-    def _too_long_to_keep(
-        self, active: Active, outcome: Outcome, like: Array | None
-    ) -> dict[int, str]:
-        """Updates that would not be numbers any more in the type in which rows are kept."""
-        updates, name = active.updates, active.kernels.dtype_name
-        first = updates if like is None else like
-        if not self.keeps_updates or (self.kept_as is None and first.dtype == updates.dtype):
-            return {}
-        kept = min(name(first), self.kept_as or "float64", key=LARGEST.__getitem__)
-        most = LARGEST[kept]
-        if most >= LARGEST[name(updates)]:
+    def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> dict[int, str]:
+        """Updates that would not be numbers any more in the type in which they are kept."""
+        kernels, updates = active.kernels, active.updates
+        kept = self.kept_as(memory, updates)
+        if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
             return {}
         reason = f"sent an update too long for {kept}, in which it would be kept"
         squares = outcome.squared_norms.tolist()
-        return {i: reason for i, square in enumerate(squares) if square > most**2}
+        long = [i for i, square in enumerate(squares) if square > most**2]
+        return {i: reason for i in long if kernels.largest(updates, i) > most}
 
     def _bound(self, clients: Clients, active: Active, outcome: Outcome) -> float:
         if clients.bound is None or outcome.action != "move":

@@ -29,7 +29,7 @@ from fedsteer.rules.parts import Memory, Outcome, Requests, no_estimates, own_of
 from fedsteer.rules.selection import warm_up_outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
-from fedsteer.steering.kernels import Array, Floats, Integers
+from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
@@ -64,7 +64,6 @@ class ClusterFedVARP(Rule):
     """One remembered update per cluster."""
 
     name: ClassVar[str] = "cluster_fedvarp"
-    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = ClusterOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
     shaping: ClassVar[tuple[str, ...]] = ("cluster_count", "select")
@@ -139,6 +138,11 @@ class ClusterFedVARP(Rule):
         own.leave(slots, sizes)
         if own.warm_up is not None:
             own.warm_up.forget(slots)
+
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        own = own_of(memory, ClusterMemory)
+        rows = own.rows if own.warm_up is None else own.warm_up.snapshot.rows
+        return kernels_for(updates).dtype_name(updates if rows is None else rows)
 
     def warming_up(self, memory: Memory) -> bool:
         return own_of(memory, ClusterMemory).warm_up is not None

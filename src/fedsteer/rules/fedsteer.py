@@ -76,7 +76,6 @@ class FedSteer(Rule):
     """Old coordinates on today's basis."""
 
     name: ClassVar[str] = "fedsteer"
-    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = FedSteerOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
     shaping: ClassVar[tuple[str, ...]] = (
@@ -172,10 +171,11 @@ class FedSteer(Rule):
             given=active.given,
         )
 
-    @property
-    def kept_as(self) -> str | None:
-        # Two bytes hold unit columns, whatever the updates' length.
-        return None if self.options.cache == "float16" else self.options.cache
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        own = own_of(memory, FedSteerMemory)
+        if own.warm_up is not None:
+            return own.warm_up.snapshot.kept_as(updates)
+        return own.subspace.kept_as(updates, self.options.cache)
 
     def half_written(self, memory: Memory) -> bool:
         return own_of(memory, FedSteerMemory).subspace.torn

@@ -44,8 +44,6 @@ def _believed(scales: Floats, dots: Floats, squares: Floats) -> Beliefs:
 class Remembering(Rule):
     """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), h_i the last update of client i."""
 
-    keeps_updates: ClassVar[bool] = True
-
     @abstractmethod
     def trust(self, recalled: Recalled) -> Floats:
         """(m,) beta_i of the active clients from now on."""
@@ -63,6 +61,9 @@ class Remembering(Rule):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own_of(memory, UpdateMemory).forget(slots, memory.clients)
+
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        return own_of(memory, UpdateMemory).store.kept_as(updates)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return own_of(memory, UpdateMemory).estimates(slots, memory.like)

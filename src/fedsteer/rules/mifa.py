@@ -53,7 +53,6 @@ class MIFA(Rule):
     """The mean of everybody's last update."""
 
     name: ClassVar[str] = "mifa"
-    keeps_updates: ClassVar[bool] = True
     options_type: ClassVar[type[Options]] = MIFAOptions
     options: MIFAOptions
 
@@ -89,6 +88,9 @@ class MIFA(Rule):
         own.updates.forget(slots, memory.clients)
         heard = np.flatnonzero(own.updates.squares.values >= 0)
         own.heard = float(memory.clients.sizes[heard].sum())
+
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        return own_of(memory, MIFAMemory).updates.store.kept_as(updates)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return own_of(memory, MIFAMemory).updates.estimates(slots, memory.like)

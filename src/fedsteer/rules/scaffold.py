@@ -90,6 +90,8 @@ class Scaffold(Rule):
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own, n, kernels = own_of(memory, ScaffoldMemory), active.total, active.kernels
         if own.control is None:
+            if not len(active):  # nobody has said yet what updates are like
+                return
             own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
         sent = own.control
         before = own.total / n if own.total > 0 and n > 0 else 1.0
@@ -122,7 +124,7 @@ class Scaffold(Rule):
         own.controls.rows[slots[slots < len(own.controls.rows)]] = 0
         # What is left of c is taken from the c_i of those who stay: exactly, and once.
         staying = np.flatnonzero(own.known.values > 0)
-        total = memory.clients.total_without(float(sizes.sum()), weighs=self.weighs)
+        total = memory.clients.total_without(slots, weighs=self.weighs)
         own.control[:], own.total = 0, total
         if len(staying) and total > 0:
             shares = memory.clients.sizes[staying] / total

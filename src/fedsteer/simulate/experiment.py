@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.options import check_options, check_value, option
+from fedsteer.options import check_options, check_value, option, single
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
@@ -163,7 +163,7 @@ class Experiment:
             for key, value in table.items():
                 if key not in known:
                     raise unknown(f"option of {rule}", key, known)
-                check_value(known[key], value, f"options.{rule}.{key}")
+                check_value(known[key], single(value), f"options.{rule}.{key}")
         absent = [client for client in self.run.watch if not 0 <= client < self.partition.clients]
         if absent and self.run.watch != RunPlan().watch:
             last = self.partition.clients - 1

@@ -138,11 +138,13 @@ class Clients(Component):
             given=round.given,
         )
 
-    def total_without(self, leaving: float, *, weighs: bool) -> float:
-        """n once so many points have left, as `activate` would have it for a round with nobody."""
-        total = self.total - leaving
+    def total_without(self, slots: Integers, *, weighs: bool) -> float:
+        """n once these have left, as `activate` would have it for a round with nobody."""
+        staying = self.sizes.values.copy()
+        staying[slots] = 0.0
+        total = float(staying.sum())
         if weighs and not self.closed and self.rounds:
-            total = max(self.mass / self.rounds - leaving, total)
+            total = max(self.mass / self.rounds - float(self.sizes[slots].sum()), total)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:

@@ -25,6 +25,10 @@ class RowStore(Component):
 
     rows: Array | None = None
 
+    def kept_as(self, updates: Array) -> str:
+        """The type that updates are stored in."""
+        return kernels_for(updates).dtype_name(updates if self.rows is None else self.rows)
+
     def reserve(self, slots: Integers, like: Array, expected: int) -> None:
         """Make room for these slots; `expected` members size the first allocation."""
         kernels = kernels_for(like)

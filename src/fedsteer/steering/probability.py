@@ -52,6 +52,8 @@ class Known(ProbabilitySource):
         self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         if given is None:
+            if not len(slots):  # of nobody there is nothing to know
+                return np.ones(0)
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
                 'them with probabilities="shrunk"'

@@ -17,8 +17,8 @@ from fedsteer.steering.kernels import Floats
 CUT_OFF = 1e-12
 """Eigenvalues below this share of the largest are taken as zero."""
 NEARLY_ALIKE = 1e-4
-"""The same for maps between bases. Columns this much alike could be combined with huge coordinates
-that cancel, until one of the columns is renewed."""
+"""For maps between bases, and there of columns of length one: columns this much alike could be
+combined with huge coordinates that cancel, until one of the columns is renewed."""
 
 
 def ridge_solve(gram: Floats, ridge: float, right: Floats, solver: str = "cholesky") -> Floats:
@@ -52,20 +52,20 @@ def ridge_solver(
     return partial(_substitute, (inverse * even).T, inverse * (even * factors))
 
 
-def pseudo_inverse(symmetric: Floats, cut_off: float = CUT_OFF) -> Floats:
-    """Of a positive semi-definite matrix, with a relative cut-off."""
+def pseudo_inverse(symmetric: Floats, least: float = 0.0) -> Floats:
+    """Of a positive semi-definite matrix, with a relative cut-off and one by value."""
     values, vectors = np.linalg.eigh(symmetric)
     largest = values[-1] if len(values) else 0.0
-    keep = values > max(largest, 0.0) * cut_off
+    keep = values > max(max(largest, 0.0) * CUT_OFF, least)
     inverse: Floats = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
     return inverse
 
 
 def generalised_inverse(symmetric: Floats) -> Floats:
-    """G with S G S = S, whose cut-off, unlike the pseudo-inverse's, does not depend on lengths.
+    """G with S G S = S, but for NEARLY_ALIKE, whose cut-off does not depend on lengths.
 
-    Where S is a Gram matrix of columns, what is combined from them is the same with either, but for
-    what columns that are nearly alike differ by.
+    Where S is a Gram matrix of columns, what is combined from them is the same as with the
+    pseudo-inverse, but for what columns that are nearly alike differ by.
     """
     even = _evening(symmetric)
     inverse = pseudo_inverse((symmetric * even[:, None]) * even, NEARLY_ALIKE)

@@ -208,10 +208,8 @@ def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
 def _vector(values: Any, name: str, count: int) -> Floats | None:
     if values is None:
         return None
-    if type(values) is not np.ndarray and library_of(values) == "torch":
-        values = kernels_for(values).to_host(values)[0]
     try:
-        vector = np.asarray(values, dtype=np.float64)
+        vector = kernels_for(values).floats(values)
     except (TypeError, ValueError):
         raise RoundRefused(f"{name} must be {count} numbers") from None
     if vector.shape != (count,):
@@ -223,7 +221,7 @@ def _matrix(
     updates: Any, clients: list[ClientId], dim: int, like: Array | None
 ) -> tuple[Array, Faults]:
     """One (m, d) array; a vector of a sequence that cannot be used is a fault of its client."""
-    if not clients and (updates is None or np.size(updates) == 0):
+    if not clients and _nothing(updates):
         return np.zeros((0, dim), np.float32) if like is None else like, {}
     if isinstance(updates, (list, tuple)):
         if len(updates) != len(clients):
@@ -243,6 +241,13 @@ def _matrix(
     if like is not None and not _beside(updates, like):
         raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
     return kernels.plain(updates), {}
+
+
+def _nothing(updates: Any) -> bool:
+    """Whether these are no updates at all, however that is said."""
+    if updates is None or isinstance(updates, (list, tuple)):
+        return not updates
+    return 0 in getattr(updates, "shape", ())
 
 
 def _alike(updates: Sequence[Any], dim: int, like: Array | None) -> bool:
@@ -294,7 +299,7 @@ def kind_of(round: Round, dim: int) -> Array | None:
     """Zero rows of the kind of the first update that can be used, or else of the model."""
     updates = round.updates
     for array in [*(updates if isinstance(updates, (list, tuple)) else [updates]), round.model]:
-        if kernels_for(array).check(array) is None:
+        if kernels_for(array).check(array) is None and array.shape[-1:] == (dim,):
             return zero_rows(array, dim)
     return None
 

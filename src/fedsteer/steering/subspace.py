@@ -41,6 +41,7 @@ from fedsteer.steering.table import Table
 LONGEST = 1e3
 """An update this many times as long as a column: with magnitude "follow", |h_j| is taken to be no
 less. A column that was next to nothing once would multiply coordinates when it grows again."""
+TWO_BYTES = ("float16", "bfloat16")
 PENDING = 64
 """Maps kept before one sweep applies them to everybody; bounds both memory and work."""
 
@@ -292,6 +293,14 @@ class Subspace(Component):
             self.versions.values[:] = 0
             self.coordinates[everybody] = current
 
+    def kept_as(self, updates: Array, cache: str | None) -> str | None:
+        """The type of columns as they are; None where two bytes hold them at unit length."""
+        kernels, rows = kernels_for(updates), self.rows
+        if rows is None:
+            rows = updates if cache is None else kernels.allocate((0, 1), updates, cache)
+        kept = kernels.dtype_name(rows)
+        return None if kept in TWO_BYTES else kept
+
     def _holds_raw(self, updates: Array, cache: str | None) -> bool:
         """Whether `rows`, made now if there are none, hold columns as they are."""
         kernels = kernels_for(updates)
@@ -301,7 +310,7 @@ class Subspace(Component):
         return self._is_raw(kernels)
 
     def _is_raw(self, kernels: Kernels) -> bool:
-        return kernels.dtype_name(self.rows) not in ("float16", "bfloat16")
+        return kernels.dtype_name(self.rows) not in TWO_BYTES
 
     def _round(self, changed: Mapping[int, int], updates: Array) -> None:
         """Write columns whose Gram matrix is known: two bytes hold unit columns well, others not.

@@ -126,6 +126,12 @@ class Kernels(Protocol):
     def grow(self, array: Array, length: int) -> Array:
         """The same rows with zero rows appended up to `length`."""
 
+    def floats(self, values: Array) -> Floats:
+        """A few numbers on the host, as float64."""
+
+    def largest(self, updates: Array, position: int) -> float:
+        """The largest number of one of the updates, without its sign."""
+
     def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
         """A NumPy copy and the dtype's name; bfloat16 travels as its uint16 bits."""
 

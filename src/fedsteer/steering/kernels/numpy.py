@@ -140,6 +140,14 @@ def grow(array: NDArray[Any], length: int) -> NDArray[Any]:
     return grown
 
 
+def floats(values: NDArray[Any]) -> Floats:
+    return np.asarray(values, dtype=np.float64)
+
+
+def largest(updates: NDArray[Any], position: int) -> float:
+    return float(np.abs(updates[position]).max())
+
+
 def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:
     return array.copy(), array.dtype.name
 

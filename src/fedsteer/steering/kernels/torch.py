@@ -269,6 +269,15 @@ def grow(array: Tensor, length: int) -> Tensor:
     return grown
 
 
+def floats(values: Tensor) -> Floats:
+    return _host(values.detach().double())
+
+
+def largest(updates: Rows, position: int) -> float:
+    row = updates.rows[position] if isinstance(updates, Vectors) else updates[position]
+    return float(torch.linalg.vector_norm(row, torch.inf))
+
+
 def to_host(array: Rows) -> tuple[NDArray[Any], str]:
     if isinstance(array, Vectors):  # a GPU may have no room for them side by side
         host = torch.stack([row.cpu() for row in array.rows])
