@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, State, make_rule
+from fedsteer.steering.kernels import Pass
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
 from tests.rules.enrolled import DIM, ENROLLED, LIBRARIES, SIZES, Enrolled, events, packed, start
@@ -17,10 +19,21 @@ WIDE = LIBRARIES["torch-float32"]
 RULE = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5)
 
 
-@pytest.fixture
-def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU with a large model: sequences are not put side by side."""
+@pytest.fixture(params=["torch", "fused"])
+def _apart(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """As on a GPU with a large model: sequences are not put side by side, and the fused pass, where
+    it can be used, has what stands for the columns ready."""
     monkeypatch.setattr(in_torch, "stack", Vectors.of)
+    plain = in_torch.one_pass
+
+    def fused(updates: Any, weights: Any, basis: Any = None, *more: Any, **named: Any) -> Pass:
+        keep = named.get("keep")
+        if keep is not None and isinstance(basis, Vectors):
+            keep.renewed = basis.renewed(updates, keep.pairs, given=keep.given)
+        return replace(plain(updates, weights, basis, *more, **named), keep=keep)
+
+    if request.param == "fused":
+        monkeypatch.setattr(in_torch, "one_pass", fused)
 
 
 def vectors_of(values: Any) -> Any:

@@ -167,14 +167,19 @@ def test_vectors_are_read_where_they_lie_and_not_written_to() -> None:
     stacked, basis = in_torch.stack(updates), torch.zeros(3, 5_000, device="cuda")
     assert isinstance(stacked, Vectors) and stacked.addresses == [u.data_ptr() for u in updates]
     numbers = np.full(4, 0.1), np.full(3, 0.1)
-    for target, given, queued in (
-        (basis, False, True),
-        (basis, True, False),
-        (Vectors(list(basis)), False, False),
-    ):
+    apart = Vectors([row.clone() for row in basis])
+    for target, given in ((apart, True), (apart, False), (basis, True), (basis, False)):
         keep = Keep([(1, 2)], given)
         found = in_torch.one_pass(stacked, numbers[0], target, numbers[1], keep=keep)
-        assert keep.queued == found.kept == queued
+        assert found.kept == (target is apart or not given)
+        assert keep.queued == (target is basis and not given)
+        if target is apart:
+            assert keep.renewed is not None and found.keep is keep
+            assert (keep.renewed.addresses[1] == updates[2].data_ptr()) == given
+            torch.testing.assert_close(keep.renewed.rows[1], updates[2], rtol=0, atol=0)
+            assert keep.renewed.addresses[::2] == apart.addresses[::2]
+        assert not any(row.any() for row in apart.rows)
+        assert bool(basis.any()) == keep.queued
     torch.testing.assert_close(basis[1], updates[2], rtol=0, atol=0)
     assert not basis[0].any() and not basis[2].any()
 

@@ -13,7 +13,7 @@ from fedsteer import Round, make_rule
 from fedsteer.steering import subspace as module
 from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import kernels_for
+from fedsteer.steering.kernels import Keep, kernels_for
 from fedsteer.steering.probability import Sampled
 from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
 from fedsteer.steering.subspace import Subspace
@@ -184,7 +184,7 @@ def test_what_the_pass_has_kept_is_not_written_again() -> None:
     positions, kernels = np.arange(4), kernels_for(updates)
     result = kernels.one_pass(updates, np.zeros(4), one.rows, np.zeros(K), gram_of=positions)
     for space, kept in ((one, True), (other, False)):
-        found = replace(result, queued=kept)
+        found = replace(result, keep=Keep([(0, 3), (2, 1)], queued=kept))
         space.renew(found, positions, [(0, 3), (2, 1)], [(1, 2, "new")], updates, None)
     np.testing.assert_array_equal(one.rows, [before[0], updates[2], before[2]])
     np.testing.assert_array_equal(other.rows, updates[[3, 2, 1]])

@@ -228,6 +228,8 @@ class Subspace(Component):
         taken = [(column, position) for column, position, _ in installed]
         due = taken if result.kept else [*refreshed, *taken]
         raw = not due or self._holds_raw(updates, cache)
+        if result.kept and result.keep and result.keep.renewed is not None:
+            self.rows = result.keep.renewed
         if due and raw:  # first of all: a GPU copies, we go on
             self.rows = kernels_for(updates).write_rows(self.rows, updates, due, given=given)
         place = {position: i for i, position in enumerate(gram_of.tolist())}

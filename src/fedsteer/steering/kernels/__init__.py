@@ -36,8 +36,9 @@ class Keep:
     """Rows of the updates that are to replace rows of the basis."""
 
     pairs: Pairs  # (row of the basis, position of the update)
-    given: bool = False  # see `write_rows`: what need not be copied is left to it
+    given: bool = False  # see `write_rows`
     queued: bool = False  # from here on nobody but the GPU knows whether they are written
+    renewed: Array | None = None  # what is to stand for the basis, where nothing is written to it
 
 
 @value
@@ -49,7 +50,7 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
-    queued: bool = False  # see `Keep`
+    keep: Keep | None = None  # what it was asked to keep
 
     @cached_property
     def bad(self) -> list[int]:
@@ -60,7 +61,10 @@ class Pass:
     @property
     def kept(self) -> bool:
         """Whether what was asked by `keep` is done, or will be before anything else."""
-        return self.queued and not self.bad and math.isfinite(self.delta_squared_norm)
+        keep = self.keep
+        if keep is None or not (keep.queued or keep.renewed is not None):
+            return False
+        return not self.bad and math.isfinite(self.delta_squared_norm)
 
 
 def nothing() -> None:
@@ -91,7 +95,8 @@ class Kernels(Protocol):
         `precise` multiplies in float64 even where the inputs are float32. `meanwhile` is called
         once, and where a GPU does the work, while it is at it. `keep` names updates that become
         rows of the basis: who can have them copied without waiting for results does so, if |Delta|
-        and all norms turn out to be finite (`Pass.kept`). Nothing else is written to.
+        and all norms turn out to be finite (`Pass.kept`), or says what stands for the basis then.
+        Nothing else is written to.
         """
 
     def write_rows(

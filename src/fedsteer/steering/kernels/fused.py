@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from triton.runtime import driver
 
-from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, fused_kernel, runs
+from fedsteer.steering.kernels import Floats, Integers, Keep, Pass, fused_kernel, runs
 from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
 from fedsteer.steering.kernels.vectors import Vectors
 
@@ -68,9 +68,8 @@ def one_pass(
     summed, places = torch.cuda.Event(), NO_PLACES
     try:
         summed.record(torch.cuda.current_stream(updates.device))
-        if keep and rows is None and _copies(keep, updates, basis):
-            keep.queued = True
-            _keep(plan, keep.pairs, updates, basis, running)
+        if keep and basis is not None and rows is None:
+            _keep(plan, keep, updates, basis, running)
         meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
@@ -80,8 +79,8 @@ def one_pass(
     found: Floats = written.copy()  # memory of this kind is scarce: nobody is to hold on to it
     inner = plan.cut.width * plan.cut.count
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
-    squares, queued = found[inner : inner + count], keep is not None and keep.queued
-    return Pass(running.delta, products, squares, found.take(places), found.item(-1), queued)
+    squares = found[inner : inner + count]
+    return Pass(running.delta, products, squares, found.take(places), found.item(-1), keep)
 
 
 class Running(NamedTuple):
@@ -133,22 +132,24 @@ def launch(
     return Running(delta, sums, partial, near)
 
 
-def _copies(keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors | None) -> bool:
-    """Whether rows have to be copied, and into a matrix: `Vectors` are not written to."""
-    return isinstance(basis, Tensor) and not (keep.given and isinstance(updates, Vectors))
-
-
 def _keep(
-    plan: Plan, pairs: Pairs, updates: Tensor | Vectors, basis: Tensor, behind: Running
+    plan: Plan, keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors, behind: Running
 ) -> None:
     """basis[row] = updates[position] behind a pass, for all pairs of these."""
+    apart = isinstance(updates, Vectors)
+    if isinstance(basis, Vectors):
+        keep.renewed = basis.renewed(updates, keep.pairs, given=keep.given)
+        return
+    if keep.given and apart:
+        return  # the basis becomes `Vectors`, which takes copies: not before the norms are known
+    keep.queued = True
     cut, dim = plan.cut, updates.shape[1]
     block, norms = COPIED * cut.positions, 1 << cut.count.bit_length()
     numbers = (
         plan.groups, *plan.steps, cut.count, cut.width, cut.sums, cut.positions, norms, block,
     )  # fmt: skip
     fresh, known, arrays = _rows(updates), _rows(basis), (updates, basis, behind.sums)
-    apart = isinstance(updates, Vectors)
+    pairs = keep.pairs
     for row, position, many in [(*pair, 1) for pair in pairs] if apart else runs(pairs):
         grid, places = (-(-dim // block), many, 1), (fresh[position], known[row], behind.near)
         _start(plan, basis.device, fused_kernel.keep, grid, arrays, places, numbers, FOUR_WARPS)

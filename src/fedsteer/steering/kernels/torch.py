@@ -201,10 +201,8 @@ def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False
         renewed = {row for row, _ in pairs}
         target = Vectors([old if i in renewed else old.clone() for i, old in enumerate(target)])
     if isinstance(target, Vectors):
-        fresh = updates.rows if isinstance(updates, Vectors) else updates
-        for row, position in pairs:
-            target.put(row, fresh[position], given=given)
-    elif isinstance(updates, Vectors):
+        return target.renewed(updates, pairs, given=given)
+    if isinstance(updates, Vectors):
         for row, position in pairs:
             target[row] = updates.rows[position]
     else:

@@ -13,6 +13,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from fedsteer.steering.kernels import Pairs
+
 ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
 LARGER = 1.25  # times its own size: more memory than that is not a tensor's own
 
@@ -28,7 +30,7 @@ class Vectors:
     def __init__(self, rows: Sequence[Tensor]) -> None:
         first = rows[0]
         self.rows = list(rows)
-        self.shape = (len(rows), len(first))
+        self.shape = (len(rows), first.shape[0])
         self.dtype, self.device = first.dtype, first.device
         self.addresses = [row.data_ptr() for row in rows]
 
@@ -69,12 +71,15 @@ class Vectors:
         """A copy that lies side by side, for whoever cannot do without."""
         return torch.stack(self.rows)
 
-    def put(self, row: int, vector: Tensor, *, given: bool) -> None:
-        """A vector takes the place of a row: itself if it was `given` away, else a copy.
+    def renewed(self, updates: Tensor | Vectors, pairs: Pairs, *, given: bool) -> Vectors:
+        """With updates[position] in place of each row: itself if it was `given` away, else a copy.
 
         A copy as well where more memory than its own hangs on it, as that of a matrix on its rows.
         """
-        fits = vector.dtype == self.dtype
-        if not (given and fits and vector.untyped_storage().nbytes() <= LARGER * vector.nbytes):
-            vector = vector.to(self.dtype, copy=True)
-        self[row] = vector
+        rows, dtype = self.rows.copy(), self.dtype
+        fresh = updates.rows if isinstance(updates, Vectors) else updates
+        for row, position in pairs:
+            vector = fresh[position]
+            own = given and vector.untyped_storage().nbytes() <= LARGER * vector.nbytes
+            rows[row] = vector if own and vector.dtype == dtype else vector.to(dtype, copy=True)
+        return Vectors(rows)
