@@ -227,3 +227,34 @@ def test_a_network_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     setting = ["--set", "model.name=network_of_mine:factory"]
     assert main(["run", small_file(tmp_path), "--rule", "fedavg", "--out", "here", *setting]) == 0
     assert Run(Path("here")).manifest["dim"] == 16 * 4 + 4
+
+
+def test_a_network_whose_code_has_changed_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code = Path("network_that_changes.py")
+    code.write_text(
+        "from torch import nn\n"
+        "def factory(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes), nn.GELU())\n"
+    )
+    command = ["compare", small_file(tmp_path), "--seeds", "1", "--jobs", "1", "--out", "here"]
+    command += ["--set", "model.name=network_that_changes:factory", "--quiet"]
+    assert main([*command, "--rules", "fedavg"]) == 0
+    assert main([*command, "--rules", "fedavg,mifa"]) == 0
+    code.write_text(code.read_text().replace("GELU", "Tanh"))
+    capsys.readouterr()
+    assert main([*command, "--rules", "fedavg,mifa"]) == 2
+    told = capsys.readouterr().err
+    assert "network_that_changes.py is not what it was when here/fedavg/seed-0 was begun" in told
+
+
+def test_runs_that_are_not_on_the_page_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", small_file(tmp_path), "--jobs", "1", "--out", "here", "--quiet"]
+    assert main([*command, "--rules", "fedavg,mifa", "--seeds", "2"]) == 0
+    assert "other run" not in capsys.readouterr().out
+    assert main([*command, "--rules", "mifa", "--seeds", "1"]) == 0
+    assert "3 other runs in here are not on it: `fedsteer report here`" in capsys.readouterr().out

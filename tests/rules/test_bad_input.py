@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer import FedsteerError, Round, RoundRefused, make_rule
+from fedsteer import ConfigurationError, FedsteerError, Round, RoundRefused, make_rule
 from fedsteer.steering.state import State
 from tests.rules.enrolled import (
     DIM,
@@ -405,6 +405,13 @@ def test_who_begins_with_nobody_may_go_on_with_torch(entry: Enrolled) -> None:
     for number in (3, 4):
         sent = Round(number, [0, 2], torch.ones(2, DIM), [0.5, 0.5], steps=[1, 1], model=model)
         state = rule.step(state, sent).state
+
+
+def test_a_core_set_of_strangers() -> None:
+    with pytest.raises(ConfigurationError, match="core_set names none of the clients, but 98"):
+        make_rule("fedsteer", core_set=[98, 99]).init(5, [1] * 10)
+    make_rule("fedsteer", core_set=[9, 99]).init(5, [1] * 10)  # one may join
+    make_rule("fedsteer", core_set=[98, 99]).init(5)
 
 
 def test_a_first_update_that_is_useless_takes_nobody_along() -> None:

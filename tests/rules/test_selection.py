@@ -78,7 +78,7 @@ def test_reselection_is_the_naive_search_over_the_last_updates(seed: int, every:
 def test_core_clients_never_seen_are_not_mistaken_for_anybody(closed: bool) -> None:
     """An open population has no slot for them yet; newcomers take over their columns."""
     rule = make_rule("fedsteer", core_set=("x", "y"), reselect_every=1, sketch_width=DIM)
-    sizes: Any = {name: 1.0 for name in ("a", "b", "c")} if closed else None
+    sizes: Any = {name: 1.0 for name in ("a", "b", "c", "x")} if closed else None
     state = rule.init(DIM, sizes)
     draw = np.random.default_rng(1)
     last = {}

@@ -254,3 +254,22 @@ def test_clients_in_tables_of_a_file_are_numbers() -> None:
 def test_options_may_be_numbers_of_libraries() -> None:
     experiment = small({"options.fedsteer.ridge": np.array(0.25)})
     assert find_entry(experiment, "fedsteer").build(experiment, 0).options.ridge == 0.25  # type: ignore[attr-defined]
+
+
+def test_files_lie_beside_the_experiment_that_names_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "sub"
+    folder.mkdir()
+    (folder / "e.toml").write_text('data.folder = "images"\nparticipation.trace = "t.csv"\n')
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").touch()
+    experiment = load_experiment("sub/e.toml")
+    assert (experiment.participation.trace, experiment.data.folder) == ("t.csv", "images")
+    (folder / "t.csv").touch()
+    (folder / "images").mkdir()
+    experiment = load_experiment("sub/e.toml")
+    assert experiment.participation.trace == str(Path("sub", "t.csv"))
+    assert experiment.data.folder == str(Path("sub", "images"))
+    other = load_experiment("sub/e.toml", {"participation.trace": "t.csv"})
+    assert other.participation.trace == "t.csv"  # as of the command line: from here

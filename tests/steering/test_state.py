@@ -136,6 +136,15 @@ def test_missing_arrays_are_refused() -> None:
         State.unpack(arrays, meta)
 
 
+def test_arrays_of_another_shape_are_refused() -> None:
+    arrays, meta = mid_story(ENROLLED["fedvarp"]).pack()
+    arrays["state.own.base"] = arrays["state.own.base"][:1]
+    with pytest.raises(StateError, match=r"'state\.own\.base' of shape \[1\], not \[12\]"):
+        State.unpack(arrays, meta)
+    del meta["state"]["fields"]["own"]["fields"]["base"]["shape"]  # as older ones are
+    State.unpack(arrays, meta)
+
+
 def test_missing_fields_without_a_default_are_refused() -> None:
     found = damaged(lambda tree: tree["fields"]["clients"]["fields"].pop("dim"))
     with pytest.raises(StateError, match=r"lacks fields \['dim'\] of Clients"):

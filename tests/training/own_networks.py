@@ -112,3 +112,11 @@ def broken_at_rest(shape: Shape, classes: int) -> nn.Module:
 
 def refusing(shape: Shape, classes: int) -> nn.Module:
     raise ValueError("divisible by nothing\nand more words about it")
+
+
+def too_few_outputs(shape: Shape, classes: int) -> nn.Module:
+    return centred(shape, classes - 1)
+
+
+def too_large(shape: Shape, classes: int) -> nn.Module:
+    return centred((shape[0], shape[1] + 1, shape[2]), classes)

@@ -110,6 +110,8 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
         (f"{OWN}:not_a_module", {}, "returned int, not an nn.Module"),
         (f"{OWN}:gated", {"depth": 3}, "unknown option of model .*; did you mean 'width'"),
         (f"{OWN}:without_parameters", {}, "the network has no parameters"),
+        (f"{OWN}:too_few_outputs", {}, r"makes \(2, 3\) of two images; 4 classes need \(2, 4\)"),
+        (f"{OWN}:too_large", {}, r"fails on images of shape \(1, 12, 12\): mat1 and mat2"),
     ],
 )
 def test_mistakes(name: str, options: dict[str, Any], words: str) -> None:

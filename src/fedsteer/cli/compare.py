@@ -51,6 +51,7 @@ def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.cli.display import run_cells
     from fedsteer.errors import ConfigurationError
+    from fedsteer.records import find_runs
     from fedsteer.report import summarise, to_text, write_page
     from fedsteer.simulate.compare import plan_cells, with_seeds
     from fedsteer.simulate.entries import find_entry
@@ -82,4 +83,7 @@ def execute(options: argparse.Namespace) -> int:
         return tell_failures(runs)
     print(to_text(rows, width=terminal_width()))
     print(f"\npage: {page}")
+    others = len(find_runs(out)) - len(runs)
+    if others:
+        print(f"{others} other runs in {out} are not on it: `fedsteer report {out}` shows all")
     return tell_failures(runs)

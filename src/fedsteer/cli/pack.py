@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import place, writable
+from fedsteer.cli.shared import place, tell_left_out, writable
 
 EPILOG = """examples:
   fedsteer pack runs/compare-digits --out results/digits/records.tar.xz
@@ -17,6 +17,7 @@ EPILOG = """examples:
 Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of
 each rule. Left out: models, checkpoints, timings, accuracy by class and round, and of
 clients cosine, loss, norm and steps.
+Of a folder that several tables share, the runs of the last one: reproduce the one you want again.
 Numbers in rows keep four digits, accuracies and results all, so tables and curves stay the same.
 The same records give the same bytes.
 """
@@ -59,7 +60,7 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
-    from fedsteer.records import pack_records
+    from fedsteer.records import find_runs, pack_records
 
     if not options.out.name.endswith(".tar.xz"):
         raise ConfigurationError(f"--out must end in .tar.xz, not {options.out.name}")
@@ -73,7 +74,9 @@ def execute(options: argparse.Namespace) -> int:
         for reading in READINGS:  # which one it was shows in the names of the runs' experiments
             sheet["paper"] |= load_sheet(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)
+    there = len(find_runs(*options.folders))
     count = pack_records(options.folders, options.out, clients=options.clients, sheet=sheet)
     size = options.out.stat().st_size
     print(f"{options.out}: {count} runs, {size / 1000:.0f} kB")
+    tell_left_out(there - count, "in the file")
     return 0

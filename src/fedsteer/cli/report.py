@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsteer.cli.shared import place, writable
+from fedsteer.cli.shared import place, tell_left_out, writable
 
 if TYPE_CHECKING:
     from fedsteer.records import Run
@@ -91,10 +91,12 @@ def execute(options: argparse.Namespace) -> int:
 
 def _runs(folders: Sequence[Path]) -> list[Run]:
     """Those of the table, where a folder says which it is: tables may share folders."""
-    from fedsteer.records import find_runs, read_sheet, runs_of_sheet
+    from fedsteer.records import find_runs, read_sheet, runs_of_sheet, without_copies
 
-    found = ((find_runs(place), read_sheet(place)) for place in folders)
-    return [run for runs, sheet in found for run in runs_of_sheet(runs, sheet)]
+    found = [(find_runs(place), read_sheet(place)) for place in folders]
+    shown = without_copies(run for runs, sheet in found for run in runs_of_sheet(runs, sheet))
+    tell_left_out(sum(len(runs) for runs, _ in found) - len(shown), "in this report")
+    return shown
 
 
 def _deliver(options: argparse.Namespace, text: str) -> None:

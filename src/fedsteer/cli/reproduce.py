@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ EPILOG = """examples:
 
 Writes the records, table.md, the paper's figure as figure.svg and a page into --out.
 Finished runs are never repeated and an interrupted one goes on: give the same command again.
-Tables with runs in common (table1, adaptive and frequency on EMNIST) share them in one --out.
+Tables with runs in common (table1, adaptive and frequency on EMNIST) share them in one --out, whose
+table, figure and page are those of the last one.
 --reading authors flips everything in which the authors' code parts ways with their text.
 """
 
@@ -89,7 +91,14 @@ def execute(options: argparse.Namespace) -> int:
         if all(idle):
             raise ConfigurationError(str(idle[0]))
     out = writable(options.out or Path("runs", _folder(options)))
-    record = _with_earlier(sheet.record(_command(options)), read_sheet(out))
+    before = read_sheet(out)
+    if before is not None and before.get("name") != sheet.name:
+        print(
+            f"{out} held {before.get('name')}: its table, figure and page are replaced, its runs "
+            "stay",
+            file=sys.stderr,
+        )
+    record = _with_earlier(sheet.record(_command(options)), before)
     write_json(out / SHEET, record)
     cells = sheet.cells(out)
     runs = run_cells(cells, options, _name)

@@ -129,6 +129,17 @@ def tell_failures(runs: Iterable[Any]) -> int:
     return 1 if failed else 0
 
 
+def tell_left_out(count: int, where: str) -> None:
+    """One line on stderr for runs that were found and are not shown."""
+    if count:
+        words = (
+            "run, of another table or a copy, is"
+            if count == 1
+            else ("runs, of other tables or copies, are")
+        )
+        print(f"fedsteer: {count} {words} not {where}", file=sys.stderr)
+
+
 def terminal_width() -> int | None:
     """Columns of the terminal; None where the output goes elsewhere and is to be complete."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

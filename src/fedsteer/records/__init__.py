@@ -14,7 +14,7 @@ as well; `checkpoint` is the one checkpoint format.
 
 from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
 from fedsteer.records.pack import pack_records
-from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 from fedsteer.records.writer import RecordWriter
 
 __all__ = [
@@ -25,5 +25,6 @@ __all__ = [
     "read_checkpoint",
     "read_sheet",
     "runs_of_sheet",
+    "without_copies",
     "write_checkpoint",
 ]

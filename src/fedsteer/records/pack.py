@@ -9,7 +9,7 @@ from typing import Any
 from fedsteer.errors import DataError, unknown
 from fedsteer.records.archive import BULKY, SHEET, WHOLE, compact_json, compact_rows, write_archive
 from fedsteer.records.files import parse_json
-from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 
 CLIENTS = ("first", "none", "all")
 """Whose client rows and coordinates are kept: the first seed of each rule, none, or all."""
@@ -44,8 +44,11 @@ def pack_records(
 def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str, Run]:
     """Runs by their path below the folder they were found in."""
     found: dict[str, Run] = {}
+    distinct = {run.folder for run in without_copies(find_runs(*folders))}
     for folder in folders:
         for run in runs_of_sheet(find_runs(folder), sheet):
+            if run.folder not in distinct:
+                continue
             below = run.folder.relative_to(folder)
             parts = below.parts or (folder.resolve().name,)
             if len(folders) > 1:

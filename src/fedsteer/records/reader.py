@@ -152,6 +152,15 @@ def find_runs(*places: Path) -> list[Run]:
     return found
 
 
+def without_copies(runs: Iterable[Run]) -> list[Run]:
+    """Each run once, wherever else it lies: one that has ended has the same result nowhere else."""
+    distinct: dict[Any, Run] = {}
+    for run in runs:
+        told = json.dumps([run.manifest, run.result], sort_keys=True) if run.finished else None
+        distinct.setdefault(told or run.folder, run)
+    return list(distinct.values())
+
+
 def read_sheet(*places: Path) -> dict[str, Any] | None:
     """Which table or figure of the paper these records are, if they say so."""
     whole: dict[str, Any] | None = None

@@ -16,6 +16,9 @@ from fedsteer.report.statistics import Estimate
 from fedsteer.report.tables import Row, Summary
 
 MISSING = "-"
+COSTS = ("memory", "warm-up rounds")
+"""Headings that are left out late where there is little room: where accuracies are alike, these
+often differ."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,11 @@ def to_text(summary: Summary, width: int | None = None) -> str:
     ]
     widths = [max(map(len, cells)) for cells in texts]
     kept = list(range(len(shown)))
-    while width is not None and sum(widths[i] + 2 for i in kept) - 2 > width and len(kept) > 3:
-        kept.pop(-2)  # the number of seeds stays: an accuracy without it says little
+    first = sum(column.words for column in shown) + 1  # names, and the accuracy
+    spare = [*kept[first:-1]]  # the number of seeds stays: an accuracy without it says little
+    spare.sort(key=lambda i: (i != first, shown[i].heading not in COSTS, i))
+    while width is not None and sum(widths[i] + 2 for i in kept) - 2 > width and spare:
+        kept.remove(spare.pop())
     lines = []
     for line in range(len(summary.rows) + 1):
         cells = [

@@ -57,7 +57,7 @@ class FedAWE(Rule):
     name: ClassVar[str] = "fedawe"
     options_type: ClassVar[type[Options]] = FedAWEOptions
     own_rate: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset({"starts"})
+    needs: ClassVar[frozenset[str]] = frozenset({"starts", "model"})
     options: FedAWEOptions
 
     @property

@@ -236,7 +236,19 @@ def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Exp
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
     experiment: Experiment = _merge(Experiment(name=title), table, "")
+    if path.suffix == ".toml":
+        experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
+
+
+def _beside(folder: Path, experiment: Experiment) -> Experiment:
+    """Files that an experiment names lie where it does, unless they only lie elsewhere."""
+    named = {
+        "participation.trace": experiment.participation.trace,
+        "data.folder": experiment.data.folder,
+    }
+    there = {key: folder / place for key, place in named.items() if place is not None}
+    return experiment.changed({key: str(path) for key, path in there.items() if path.exists()})
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:

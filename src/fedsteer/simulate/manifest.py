@@ -16,6 +16,7 @@ from fedsteer.records.names import MANIFEST
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.world import World
+from fedsteer.training.models import source_of
 
 
 def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> None:
@@ -32,10 +33,11 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {apart}; choose another --out"
             )
-    if (known := before.get("trace")) is not None and known != _trace(experiment):
-        raise ConfigurationError(
-            f"{experiment.participation.trace} is not what it was when {found.folder} was begun"
-        )
+    for key, (path, checksum) in _files(experiment).items():
+        if (known := before.get(key)) is not None and known != checksum:
+            raise ConfigurationError(
+                f"{path} is not what it was when {found.folder} was begun; choose another --out"
+            )
 
 
 def same_data(found: Run, world: World) -> None:
@@ -95,7 +97,6 @@ def _rule_record(entry: Entry) -> dict[str, Any]:
 def manifest(world: World, entry: Entry) -> dict[str, Any]:
     """Everything that says what is being run."""
     experiment = world.experiment
-    trace = _trace(experiment)
     return {
         "rule": _rule_record(entry),
         "seed": world.seed,
@@ -106,21 +107,28 @@ def manifest(world: World, entry: Entry) -> dict[str, Any]:
             "threads": world.threads,
         },
         "data": _data_record(world),
-        **({} if trace is None else {"trace": trace}),
+        **{key: checksum for key, (_, checksum) in _files(experiment).items()},
         "clients": _client_record(world),
         "dim": world.network.dim,
     }
 
 
-def _trace(experiment: Experiment) -> str | None:
-    """A checksum of the file that says who takes part."""
+def _files(experiment: Experiment) -> dict[str, tuple[str, str]]:
+    """Files of the user's that numbers depend on, with their checksums: who takes part, and the
+    code of a network that is not ours."""
     plan = experiment.participation
-    if plan.kind != "trace" or plan.trace is None:
-        return None
+    paths = {
+        "trace": plan.trace if plan.kind == "trace" else None,
+        "model_code": source_of(experiment.model.name),
+    }
+    return {key: (path, _checksum(path)) for key, path in paths.items() if path is not None}
+
+
+def _checksum(path: str) -> str:
     try:
-        return hashlib.sha256(Path(plan.trace).read_bytes()).hexdigest()
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigurationError(f"cannot read {plan.trace}: {error.strerror}") from None
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _data_record(world: World) -> dict[str, Any]:

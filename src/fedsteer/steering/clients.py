@@ -67,13 +67,16 @@ class Clients(Component):
         return [client for client, here in zip(ids, present, strict=True) if here]
 
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
-        """Refuse 3 for the member "3" and the other way round; strangers may join yet."""
+        """Refuse 3 for the member "3" and the other way round, and strangers only: some may join
+        yet."""
         for name, slot in zip(names, self.roster.places(names), strict=True):
             if slot < 0:
                 digits = isinstance(name, str) and name.isdecimal()
                 other = int(name) if digits else str(name)
                 if self.roster.places([other]) != [-1]:
                     raise ConfigurationError(f"{option} names {name!r}, the client is {other!r}")
+        if self.closed and names and max(self.roster.places(names)) < 0:
+            raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
     def look_up(self, round: Round) -> Found:
         """Who they are, before anything is checked."""

@@ -167,7 +167,8 @@ def _pack(value: Any, name: str, arrays: Arrays) -> Any:
         return {"component": type(value).__name__, "fields": inner}
     if _is_array(value):
         arrays[name], dtype = kernels_for(value).to_host(value)
-        return {"array": name, "library": library_of(value), "dtype": dtype}
+        shape = list(arrays[name].shape)
+        return {"array": name, "library": library_of(value), "dtype": dtype, "shape": shape}
     if isinstance(value, (np.integer, np.floating)):
         return value.item()
     return copying.deepcopy(value)
@@ -179,6 +180,11 @@ def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -
     if "array" in tree:
         if tree["array"] not in arrays:
             raise StateError(f"checkpoint lacks the array {tree['array']!r}")
+        shape = list(arrays[tree["array"]].shape)
+        if shape != tree.get("shape", shape):  # which older ones do not tell
+            raise StateError(
+                f"checkpoint has {tree['array']!r} of shape {shape}, not {tree['shape']}"
+            )
         kernels = kernels_named(tree["library"])
         beside = like if library_of(like) == tree["library"] else None
         return kernels.from_host(arrays[tree["array"]], tree["dtype"], beside)

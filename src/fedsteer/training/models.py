@@ -152,11 +152,41 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
         return module
 
     try:
-        return Network(factory)
+        network = Network(factory)
     except ConfigurationError:
         raise
     except Exception as error:  # whatever it is, it is the factory's
         raise ConfigurationError(f"model {name} cannot be built: {first_line(error)}") from error
+    if name not in MODELS:
+        _try_out(name, factory, shape, classes)
+    return network
+
+
+def source_of(name: str) -> str | None:
+    """The file with the code of somebody's factory; None for our own networks."""
+    if ":" not in name:
+        return None
+    try:
+        return inspect.getsourcefile(import_module(name.partition(":")[0]))
+    except (ImportError, TypeError, ValueError):  # making the network says what is wrong
+        return None
+
+
+def _try_out(name: str, factory: Callable[[], nn.Module], shape: Shape, classes: int) -> None:
+    """Two images through a network of somebody's, before clients are blamed."""
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            found = factory().train()(torch.zeros(2, *shape))
+    except Exception as error:
+        reason = first_line(error)
+        raise ConfigurationError(
+            f"model {name} fails on images of shape {shape}: {reason}"
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != (2, classes):
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigurationError(
+            f"model {name} makes {what} of two images; {classes} classes need (2, {classes})"
+        )
 
 
 def _imported(path: str) -> Callable[..., nn.Module]:
