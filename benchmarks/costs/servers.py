@@ -18,7 +18,7 @@ class Server:
         self, rule: Rule, clients: int, updates: Any, active: Sequence[int], first: Sequence[int]
     ) -> None:
         self.rule = rule
-        self.state: State = rule.init(updates.shape[1], np.ones(clients))
+        self.state: State = rule.init(len(updates[0]), np.ones(clients))
         self.number = 0
         self.updates = updates
         self.take(first)  # so that every column is there
@@ -44,6 +44,11 @@ def steering(
     rule = make_rule("fedsteer", core_set=tuple(range(columns)))
     chosen = [*range(core), *outsiders.tolist()]
     return Server(rule, clients, updates, chosen, range(columns))
+
+
+def one_by_one(updates: Any) -> list[Any]:
+    """The rows as vectors in memory of their own, as a server gets them."""
+    return [row + 0 for row in updates]
 
 
 def make_updates(library: str, rows: int, dim: int) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from costs.fitting import fit
-from costs.servers import Server, make_gram, make_updates, seek, steering
+from costs.servers import Server, make_gram, make_updates, one_by_one, seek, steering
 from costs.timing import medians, resident
 from fedsteer import make_rule
 from fedsteer.steering.coreset import Snapshot
@@ -77,8 +77,10 @@ def measure_step(scale: Scale, library: str) -> dict[str, Any]:
     sizes = (scale.clients, scale.columns, scale.active)
     one, every = steering(*sizes, 1, updates), steering(*sizes, scale.active, updates)
     plain = Server(make_rule("fedavg"), scale.clients, updates, one.active, one.active)
+    apart = steering(*sizes, 1, one_by_one(updates))
     functions = three_products(one, library) | {
         "fedsteer, 1 core": one,
+        "fedsteer, a list": apart,
         "fedsteer, all core": every,
         "fedavg": plain,
     }

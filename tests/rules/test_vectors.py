@@ -10,12 +10,22 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, State, make_rule
-from fedsteer.steering.kernels import Pass
+from fedsteer.steering.kernels import Pass, kernels_for
+from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
-from tests.rules.enrolled import DIM, ENROLLED, LIBRARIES, SIZES, Enrolled, events, packed, start
+from tests.rules.enrolled import (
+    DIM,
+    ENROLLED,
+    LIBRARIES,
+    SIZES,
+    Convert,
+    Enrolled,
+    events,
+    packed,
+    start,
+)
 
-WIDE = LIBRARIES["torch-float32"]
 RULE = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5)
 
 
@@ -23,23 +33,24 @@ RULE = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5)
 def _apart(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """As on a GPU with a large model: sequences are not put side by side, and the fused pass, where
     it can be used, has what stands for the columns ready."""
-    monkeypatch.setattr(in_torch, "stack", Vectors.of)
+    monkeypatch.setattr(in_torch, "LARGE", 1)
+    monkeypatch.setattr(in_numpy, "LARGE", 1)
+    monkeypatch.setattr(in_torch, "may_lie_apart", lambda basis: not isinstance(basis, Vectors))
     plain = in_torch.one_pass
 
     def fused(updates: Any, weights: Any, basis: Any = None, *more: Any, **named: Any) -> Pass:
         keep = named.get("keep")
         if keep is not None and isinstance(basis, Vectors):
-            keep.renewed = basis.renewed(updates, keep.pairs, given=keep.given)
+            keep.renewed = in_torch.renewed(basis, updates, keep.pairs, given=keep.given)
         return replace(plain(updates, weights, basis, *more, **named), keep=keep)
 
     if request.param == "fused":
         monkeypatch.setattr(in_torch, "one_pass", fused)
 
 
-def vectors_of(values: Any) -> Any:
+def as_vectors(convert: Convert) -> Convert:
     """A matrix as a list of rows in memory of their own, other arrays as they are."""
-    array = WIDE(values)
-    return [row.clone() for row in array] if array.ndim == 2 else array
+    return lambda values: list(map(convert, values)) if values.ndim == 2 else convert(values)
 
 
 def columns(state: State) -> Any:
@@ -50,19 +61,20 @@ def a_round(number: int, clients: list[int], updates: Any, **more: Any) -> Round
     return Round(number, clients, updates, np.full(len(clients), 0.5), **more)
 
 
+@pytest.mark.parametrize("library", ["numpy-float32", "torch-float32", "torch-bfloat16"])
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
 @pytest.mark.usefixtures("_apart")
-def test_vectors_give_what_a_matrix_does(entry: Enrolled, given: bool) -> None:
+def test_vectors_give_what_a_matrix_does(entry: Enrolled, given: bool, library: str) -> None:
     """To the bit, over a story in which clients come, join and leave, with a checkpoint midway."""
-    happenings = events(8, rounds=20)
-    expected = start(entry.rule()).play(happenings, WIDE)
-    found = start(entry.rule()).play(happenings[:12], vectors_of, given=given)
+    happenings, convert = events(8, rounds=20), LIBRARIES[library]
+    expected = start(entry.rule()).play(happenings, convert)
+    found = start(entry.rule()).play(happenings[:12], as_vectors(convert), given=given)
     found.state = State.unpack(*found.state.pack())
-    found.play(happenings[12:], vectors_of, given=given)
+    found.play(happenings[12:], as_vectors(convert), given=given)
     assert packed(found.state) == packed(expected.state)
     for one, other in zip(found.deltas, expected.deltas, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
 
 
 @pytest.mark.usefixtures("_apart")
@@ -108,8 +120,8 @@ def test_a_vector_given_twice_is_two_columns() -> None:
     state = RULE.step(state, a_round(1, [0, 1], [shared, shared], given=True)).state
     other = RULE.step(state.copy(), a_round(2, [0], [torch.randn(DIM)])).state
     other = RULE.leave(other, [0])
-    torch.testing.assert_close(columns(other).rows[1], columns(state).rows[0], rtol=0, atol=0)
-    assert not columns(other).rows[0].any() and columns(state).rows[0].all()
+    torch.testing.assert_close(columns(other)[1], columns(state)[0], rtol=0, atol=0)
+    assert not columns(other)[0].any() and columns(state)[0].all()
 
 
 @pytest.mark.parametrize("reply", ["refuse", "drop"])
@@ -143,8 +155,32 @@ def test_broken_vectors(reply: str) -> None:
         )
 
 
+@pytest.mark.usefixtures("_apart")
 def test_vectors_of_several_types_are_put_side_by_side() -> None:
-    assert Vectors.of([torch.zeros(3), torch.zeros(3, dtype=torch.float16)]) is None
-    assert Vectors.of([torch.zeros(6)[::2], torch.zeros(3)]) is None
-    learnt = Vectors.of([torch.zeros(3, requires_grad=True)])
-    assert learnt is not None and not learnt.rows[0].requires_grad
+    mixed = in_torch.stack([torch.zeros(3), torch.zeros(3, dtype=torch.float16)])
+    assert isinstance(mixed, torch.Tensor) and mixed.dtype == torch.float32
+    assert isinstance(in_torch.stack([torch.zeros(6)[::2], torch.zeros(3)]), torch.Tensor)
+    learnt = in_torch.stack([torch.zeros(3, requires_grad=True)])
+    assert isinstance(learnt, Vectors) and not learnt.rows[0].requires_grad
+    both = in_numpy.stack([np.zeros(1 << 17, np.float32), np.zeros(1 << 17)])
+    assert isinstance(both, np.ndarray) and both.dtype == np.float64
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_long_vectors_on_a_cpu_are_read_where_they_lie(library: str) -> None:
+    """And columns stay side by side, given away or not."""
+    dim, draw = (1 << 17) + 3, np.random.default_rng(1)
+    near, far = RULE.init(dim, SIZES), RULE.init(dim, SIZES)
+    for number, clients in enumerate([[0, 1, 2], [2, 5], [7, 0, 8], []], 1):
+        rows: Any = draw.standard_normal((len(clients), dim)).astype(np.float32)
+        rows = rows if library == "numpy" else torch.tensor(rows)
+        near_step = RULE.step(near, a_round(number, clients, rows))
+        sent = [np.copy(row) if library == "numpy" else row.clone() for row in rows]
+        assert not sent or isinstance(kernels_for(sent[0]).stack(sent), Vectors)
+        far_step = RULE.step(far, a_round(number, clients, sent, given=number % 2 == 0))
+        near, far = near_step.state, far_step.state
+        assert not isinstance(columns(far), Vectors)
+        np.testing.assert_array_equal(np.asarray(columns(far)), np.asarray(columns(near)))
+        np.testing.assert_allclose(
+            np.asarray(far_step.delta), np.asarray(near_step.delta), rtol=1e-5, atol=1e-5
+        )

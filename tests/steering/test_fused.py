@@ -178,7 +178,7 @@ def test_vectors_are_read_where_they_lie_and_not_written_to() -> None:
             assert (keep.renewed.addresses[1] == updates[2].data_ptr()) == given
             torch.testing.assert_close(keep.renewed.rows[1], updates[2], rtol=0, atol=0)
             assert keep.renewed.addresses[::2] == apart.addresses[::2]
-        assert not any(row.any() for row in apart.rows)
+        assert not any(row.any() for row in apart)
         assert bool(basis.any()) == keep.queued
     torch.testing.assert_close(basis[1], updates[2], rtol=0, atol=0)
     assert not basis[0].any() and not basis[2].any()

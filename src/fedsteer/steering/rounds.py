@@ -38,7 +38,7 @@ class Round:
     number          1, 2, 3, ...; must rise from step to step
     clients         ids (int or str) of whoever answered
     updates         (m, d) NumPy or torch, w_sent - w_returned, one row per client; or a sequence
-                    of m vectors, which on a GPU are read where they lie if the model is large
+                    of m vectors, which are read where they lie if the model is large
     probabilities   (m,) p_i, where the rule takes them as known
     sizes           (m,) data points n_i, where they changed or the client is new
     steps           (m,) local steps taken (SCAFFOLD)

@@ -270,7 +270,10 @@ class Subspace(Component):
         self.gram = self.gram.copy()
         self.gram[column] = self.gram[:, column] = 0.0
         if self.rows is not None:
-            self.rows[column] = 0
+            kernels = kernels_for(self.rows)
+            kind = kernels.dtype_name(self.rows)
+            nothing_left = kernels.allocate((1, self.rows.shape[1]), self.rows, kind)
+            self.rows = kernels.write_rows(self.rows, nothing_left, [(column, 0)])
         if not keep_owner:
             self.owners[column] = None
 

@@ -18,13 +18,14 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.steering.kernels.vectors import Vectors
 from fedsteer.values import value
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Array = Any
-"""A NumPy array or torch tensor with a dimension of size d, or torch's `Vectors`: rows apart."""
+"""A NumPy array or torch tensor with a dimension of size d, or `Vectors` for a matrix."""
 
 
 Pairs = Sequence[tuple[int, int]]
@@ -153,7 +154,7 @@ class Kernels(Protocol):
         """Without whatever a library tracks beside the numbers (gradients)."""
 
     def stack(self, updates: Any) -> Array:
-        """One (m, d) array from a sequence of (d,) arrays; `Vectors` where nobody needs more."""
+        """A sequence of (d,) arrays as one (m, d) array: where they are long, as `Vectors`."""
 
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
@@ -171,13 +172,14 @@ def runs(pairs: Pairs) -> Iterator[tuple[int, int, int]]:
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors and vectors of them, "numpy" for everything else."""
+    if type(array) is Vectors:
+        array = array.rows[0]
     return _library_of_module(type(array).__module__)
 
 
 @cache
 def _library_of_module(module: str) -> str:
-    of_torch = module.partition(".")[0] == "torch" or module == f"{__name__}.vectors"
-    return "torch" if of_torch else "numpy"
+    return "torch" if module.partition(".")[0] == "torch" else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:

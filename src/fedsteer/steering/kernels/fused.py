@@ -31,6 +31,7 @@ from triton.runtime import driver
 
 from fedsteer.steering.kernels import Floats, Integers, Keep, Pass, fused_kernel, runs
 from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
+from fedsteer.steering.kernels.torch import renewed
 from fedsteer.steering.kernels.vectors import Vectors
 
 STAGES = 3  # steps read ahead, and one
@@ -138,7 +139,7 @@ def _keep(
     """basis[row] = updates[position] behind a pass, for all pairs of these."""
     apart = isinstance(updates, Vectors)
     if isinstance(basis, Vectors):
-        keep.renewed = basis.renewed(updates, keep.pairs, given=keep.given)
+        keep.renewed = renewed(basis, updates, keep.pairs, given=keep.given)
         return
     if keep.given and apart:
         return  # the basis becomes `Vectors`, which takes copies: not before the norms are known

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, nothing, sketch_signs
+from fedsteer.steering.kernels.vectors import LARGE, Vectors, side_by_side
 
 # OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
 # it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
 SMALL_PRODUCT = 1_000_000
 BLOCK = 65_536
+
+Rows: TypeAlias = NDArray[Any] | Vectors
 
 
 def _blocks(dim: int, outputs: int = 1) -> Iterator[slice]:
@@ -27,9 +30,9 @@ def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
 
 
 def one_pass(
-    updates: NDArray[Any],
+    updates: Rows,
     weights: Floats,
-    basis: NDArray[Any] | None = None,
+    basis: Rows | None = None,
     coefficients: Floats | None = None,
     *,
     rows: Integers | None = None,
@@ -87,7 +90,7 @@ def one_pass(
 
 
 def write_rows(
-    target: NDArray[Any], updates: NDArray[Any], pairs: Pairs, *, given: bool = False
+    target: NDArray[Any], updates: Rows, pairs: Pairs, *, given: bool = False
 ) -> NDArray[Any]:
     for row, position in pairs:
         target[row] = updates[position]
@@ -95,30 +98,31 @@ def write_rows(
 
 
 def add_rows(
-    target: NDArray[Any], weights: Floats, rows_of: NDArray[Any], rows: Integers | None = None
+    target: NDArray[Any], weights: Floats, rows_of: Rows, rows: Integers | None = None
 ) -> None:
     for block in _blocks(len(target)):
         part = rows_of[:, block] if rows is None else rows_of[rows, block]
         target[block] += weights @ part.astype(np.float64, copy=False)
 
 
-def combine(matrix: Floats, updates: NDArray[Any]) -> NDArray[Any]:
-    work = _wide(updates.dtype)
-    return matrix.astype(work) @ updates.astype(work, copy=False)
+def combine(matrix: Floats, updates: Rows) -> NDArray[Any]:
+    together: NDArray[Any] = side_by_side(updates)
+    work = _wide(together.dtype)
+    return matrix.astype(work) @ together.astype(work, copy=False)
 
 
-def gram(updates: NDArray[Any], columns: slice = slice(None)) -> Floats:
+def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
     return products(updates[:, columns], updates[:, columns])
 
 
-def products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
+def products(left: Rows, right: Rows) -> Floats:
     result = np.zeros((len(left), len(right)))
     for block in _blocks(left.shape[1]):
         result += left[:, block].astype(np.float64) @ right[:, block].astype(np.float64).T
     return result
 
 
-def sketch(updates: NDArray[Any], width: int, seed: int) -> Floats:
+def sketch(updates: Rows, width: int, seed: int) -> Floats:
     count, dim = updates.shape
     signs = sketch_signs(dim, seed)
     whole = dim - dim % width
@@ -130,7 +134,7 @@ def sketch(updates: NDArray[Any], width: int, seed: int) -> Floats:
     return result
 
 
-def allocate(shape: tuple[int, ...], like: NDArray[Any] | None, dtype: str) -> NDArray[Any]:
+def allocate(shape: tuple[int, ...], like: Rows | None, dtype: str) -> NDArray[Any]:
     return np.zeros(shape, _dtype(dtype))
 
 
@@ -144,7 +148,7 @@ def floats(values: NDArray[Any]) -> Floats:
     return np.asarray(values, dtype=np.float64)
 
 
-def largest(updates: NDArray[Any], position: int) -> float:
+def largest(updates: Rows, position: int) -> float:
     return float(np.abs(updates[position]).max())
 
 
@@ -160,23 +164,26 @@ def clone(array: NDArray[Any]) -> NDArray[Any]:
     return array.copy()
 
 
-def check(updates: NDArray[Any]) -> str | None:
-    if not isinstance(updates, np.ndarray):
+def check(updates: Rows) -> str | None:
+    if not isinstance(updates, (np.ndarray, Vectors)):
         return f"updates must be a NumPy array or torch tensor, not {type(updates).__name__}"
     if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
         return f"updates must be float16, float32 or float64, not {updates.dtype}"
     return None
 
 
-def plain(updates: NDArray[Any]) -> NDArray[Any]:
+def plain(updates: Rows) -> Rows:
     return updates
 
 
-def stack(updates: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    return np.stack([np.asarray(update) for update in updates])
+def stack(updates: Sequence[NDArray[Any]]) -> Rows:
+    first = updates[0]
+    if len(first) >= LARGE and all(update.dtype == first.dtype for update in updates):
+        return Vectors(updates)
+    return np.stack(updates)
 
 
-def dtype_name(array: NDArray[Any]) -> str:
+def dtype_name(array: Rows) -> str:
     return array.dtype.name
 
 

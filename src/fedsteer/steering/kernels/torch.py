@@ -23,7 +23,7 @@ from fedsteer.steering.kernels import (
     runs,
     sketch_signs,
 )
-from fedsteer.steering.kernels.vectors import Vectors
+from fedsteer.steering.kernels.vectors import LARGE, Vectors, side_by_side
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -32,6 +32,7 @@ CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 24
 WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
+LARGER = 1.25  # times its own size: more memory than that is not a vector's own
 FUSED = "fedsteer.steering.kernels.fused"
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
@@ -46,13 +47,9 @@ def lasting(function: Makes) -> Makes:
     return wrapped
 
 
-def _side_by_side(rows: Rows) -> Tensor:
-    return rows.matrix() if isinstance(rows, Vectors) else rows
-
-
-def _blocks(array: Tensor, widened: int = 0) -> list[slice]:
+def _blocks(array: Rows, widened: int = 0) -> list[slice]:
     """Of the last dimension; `widened` rows are copied to float64 in each block."""
-    dim, size = array.shape[-1], CPU_BLOCK if array.is_cpu else GPU_BLOCK
+    dim, size = array.shape[-1], CPU_BLOCK if array.device.type == "cpu" else GPU_BLOCK
     if widened:
         size = min(size, max(WIDENED // widened, PIECE))
     return [slice(start, min(start + size, dim)) for start in range(0, dim, size)]
@@ -91,13 +88,15 @@ def _wide(array: Tensor) -> torch.dtype:
     return torch.float64 if array.dtype == torch.float64 else torch.float32
 
 
-def _beside(values: Floats | Integers, like: Tensor, dtype: torch.dtype) -> Tensor:
+def _beside(values: Floats | Integers, like: Rows, dtype: torch.dtype) -> Tensor:
     short = torch.from_numpy(values.astype(SHORT[dtype]))
-    return short if like.is_cpu else short.to(like.device)
+    return short if like.device.type == "cpu" else short.to(like.device)
 
 
-def _part(array: Tensor, block: slice) -> Tensor:
+def _part(array: Rows, block: slice) -> Tensor:
     """These of the last dimension. (A call that changes nothing takes its time as well.)"""
+    if isinstance(array, Vectors):
+        return array[:, block]
     return array if block.stop - block.start == array.shape[-1] else array[..., block]
 
 
@@ -130,8 +129,6 @@ def one_pass(
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
-    updates = _side_by_side(updates)
-    basis = None if basis is None else _side_by_side(basis)
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = None if gram_of is None or not len(gram_of) else gram_of
@@ -194,17 +191,21 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
+def may_lie_apart(basis: Rows) -> bool:
+    """Whether a matrix may become `Vectors`: a CPU multiplies faster what lies side by side."""
+    return isinstance(basis, Tensor) and not basis.is_cpu
+
+
 def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False) -> Rows:
     """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    apart = isinstance(updates, Vectors)
-    if apart and given and isinstance(target, Tensor):  # from now on its rows lie apart as well
-        renewed = {row for row, _ in pairs}
-        target = Vectors([old if i in renewed else old.clone() for i, old in enumerate(target)])
+    if given and isinstance(updates, Vectors) and may_lie_apart(target):
+        replaced = {row for row, _ in pairs}
+        target = Vectors([old if i in replaced else old.clone() for i, old in enumerate(target)])
     if isinstance(target, Vectors):
-        return target.renewed(updates, pairs, given=given)
+        return renewed(target, updates, pairs, given=given)
     if isinstance(updates, Vectors):
         for row, position in pairs:
-            target[row] = updates.rows[position]
+            target[row] = updates[position]
     else:
         for row, position, many in runs(pairs):
             target.narrow(0, row, many).copy_(updates.narrow(0, position, many))
@@ -212,7 +213,6 @@ def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False
 
 
 def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | None = None) -> None:
-    rows_of = _side_by_side(rows_of)
     weigh = _beside(weights, target, torch.float64)
     picked = None if rows is None else _beside(rows, rows_of, torch.int64)
     rows_read = len(rows_of) if rows is None else len(rows)
@@ -222,18 +222,16 @@ def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | No
 
 
 def combine(matrix: Floats, updates: Rows) -> Tensor:
-    updates = _side_by_side(updates)
+    updates = side_by_side(updates)
     work = _wide(updates)
     return _beside(matrix, updates, work) @ updates.to(work)
 
 
 def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
-    updates = _side_by_side(updates)
     return products(updates[:, columns], updates[:, columns])
 
 
 def products(left: Rows, right: Rows) -> Floats:
-    left, right = _side_by_side(left), _side_by_side(right)
     result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
     for block in _blocks(left, widened=len(left) + len(right)):
         result += left[:, block].double() @ right[:, block].double().T
@@ -246,7 +244,7 @@ def _signs(dim: int, seed: int, device: torch.device) -> Tensor:
 
 
 def sketch(updates: Rows, width: int, seed: int) -> Floats:
-    updates = _side_by_side(updates)
+    updates = side_by_side(updates)
     dim = updates.shape[1]
     signed = updates.to(_wide(updates)) * _signs(dim, seed, updates.device)
     whole = dim - dim % width
@@ -272,13 +270,12 @@ def floats(values: Tensor) -> Floats:
 
 
 def largest(updates: Rows, position: int) -> float:
-    row = updates.rows[position] if isinstance(updates, Vectors) else updates[position]
-    return float(torch.linalg.vector_norm(row, torch.inf))
+    return float(torch.linalg.vector_norm(updates[position], torch.inf))
 
 
 def to_host(array: Rows) -> tuple[NDArray[Any], str]:
     if isinstance(array, Vectors):  # a GPU may have no room for them side by side
-        host = torch.stack([row.cpu() for row in array.rows])
+        host = torch.stack([row.cpu() for row in array])
     else:
         host = array.detach().cpu()
     if host.dtype == torch.bfloat16:
@@ -297,7 +294,7 @@ def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
 @lasting
 def clone(array: Rows) -> Rows:
     if isinstance(array, Vectors):  # which nobody writes to
-        return Vectors(array.rows)
+        return array
     return array.detach().clone()
 
 
@@ -314,13 +311,28 @@ def plain(updates: Rows) -> Rows:
 
 
 def stack(updates: Sequence[Tensor]) -> Rows:
-    """Vectors of large models stay where they are: the fused pass reads them there."""
-    first = updates[0]
-    if first.numel() >= fused_plan.SMALLEST and kernels_beside(first, FUSED) is not None:
-        vectors = Vectors.of(updates)
-        if vectors is not None:
-            return vectors
-    return torch.stack(tuple(updates))
+    """Those of large models stay where they are; on a GPU, if the fused pass reads them there."""
+    first, dtype = updates[0], updates[0].dtype
+    apart = first.numel() >= LARGE
+    if apart and first.device.type != "cpu":
+        apart = len(first) >= fused_plan.SMALLEST and kernels_beside(first, FUSED) is not None
+    if not apart or not all(one.dtype == dtype and one.is_contiguous() for one in updates):
+        return torch.stack(tuple(updates))
+    return Vectors([one.detach() if one.requires_grad else one for one in updates])
+
+
+def renewed(target: Vectors, updates: Rows, pairs: Pairs, *, given: bool) -> Vectors:
+    """With updates[position] in place of each row: itself if it was `given` away, else a copy.
+
+    A copy as well where more memory than its own hangs on it, as that of a matrix on its rows.
+    """
+    rows, dtype = target.rows.copy(), target.dtype
+    fresh = updates.rows if isinstance(updates, Vectors) else updates
+    for row, position in pairs:
+        vector = fresh[position]
+        own = given and vector.untyped_storage().nbytes() <= LARGER * vector.nbytes
+        rows[row] = vector if own and vector.dtype == dtype else vector.to(dtype, copy=True)
+    return Vectors(rows)
 
 
 def dtype_name(array: Rows) -> str:
