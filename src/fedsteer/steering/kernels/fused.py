@@ -157,10 +157,14 @@ def _keep(
 
 
 def _addresses(array: Tensor | Vectors, many: int, rows: Integers | None = None) -> tuple[int, ...]:
-    """Of these rows, or of all; the last one again until there are so many."""
-    found = _rows(array)
-    if rows is not None:
-        found = [found[row] for row in rows.tolist()]
+    """Of so many rows, or of these; where there are fewer, the last one again."""
+    if rows is None:
+        found = _rows(array)[:many]
+    elif isinstance(array, Vectors):
+        found = [array.addresses[row] for row in rows.tolist()]
+    else:  # of which there may be one for every client
+        first, step = array.data_ptr(), array.stride(0) * array.element_size()
+        found = [first + row * step for row in rows.tolist()]
     return *found, *found[-1:] * (many - len(found))
 
 
