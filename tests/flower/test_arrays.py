@@ -82,6 +82,16 @@ def test_arrays_that_are_none_of_the_model_are_told() -> None:
             helper(model, message)
 
 
+def test_tied_weights_have_two_names() -> None:
+    model = torch.nn.Sequential(
+        torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+    )
+    model[1].weight = model[0].weight
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict())})
+    message = Message(content, dst_node_id=3, message_type="train")
+    assert len(sent_parameters(model, message)) == 1
+
+
 def test_buffers_are_the_mean_over_fresh_clients() -> None:
     initial = {"w": np.zeros(2, np.float32), "m.running_var": np.ones(2, np.float32)}
 

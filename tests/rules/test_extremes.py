@@ -294,6 +294,29 @@ def test_nor_do_columns_take_what_their_type_does_not_hold() -> None:
         rule.step(rule.init(8, np.ones(3)), Round(1, [0, 1], np.full((2, 8), 1e40)))
 
 
+@pytest.mark.parametrize("first", [np.float32, np.float64])
+def test_nor_do_columns_that_are_there_already(first: Any) -> None:
+    rule = make_rule("fedsteer", select="online", core_size=2, probabilities=0.5)
+    state = rule.step(rule.init(8, np.ones(3)), Round(1, [0, 1], np.ones((2, 8), first))).state
+    huge = Round(2, [0, 1], np.full((2, 8), 1e39))
+    if first is np.float64:
+        assert np.isfinite(rule.step(state, huge).delta).all()
+    else:
+        with pytest.raises(RoundRefused, match="too long for float32"):
+            rule.step(state, huge)
+
+
+def test_nor_does_a_warm_up_whose_columns_will_not_hold_it() -> None:
+    options = {"core_size": 2, "cycles": 1, "probabilities": 0.5}
+    huge = Round(1, [0, 1, 2], 1e39 * np.random.default_rng(0).normal(size=(3, 8)))
+    rule = make_rule("fedsteer", cache="float32", **options)
+    with pytest.raises(RoundRefused, match="too long for float32"):
+        rule.step(rule.init(8, np.ones(3)), huge)
+    for more in ({}, {"cache": "float32", "warm_start": "empty"}, {"cache": "float16"}):
+        rule = make_rule("fedsteer", **options, **more)
+        assert np.isfinite(rule.step(rule.init(8, np.ones(3)), huge).delta).all()
+
+
 def test_who_keeps_nothing_takes_any_type() -> None:
     rule = make_rule("fedavg", probabilities=0.5)
     state = rule.step(rule.init(8, [1, 1]), Round(1, [0], np.ones((1, 8), np.float16))).state

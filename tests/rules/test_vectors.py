@@ -31,21 +31,21 @@ RULE = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5)
 
 @pytest.fixture(params=["torch", "fused"])
 def _apart(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """As on a GPU with a large model: sequences are not put side by side, and the fused pass, where
-    it can be used, has what stands for the columns ready."""
-    monkeypatch.setattr(in_torch, "LARGE", 1)
-    monkeypatch.setattr(in_numpy, "LARGE", 1)
-    monkeypatch.setattr(in_torch, "may_lie_apart", lambda basis: not isinstance(basis, Vectors))
+    """As on a GPU with a large model: sequences are not put side by side, columns may lie apart;
+    what stands for them is ready after the pass, or ("torch") made in the end."""
+    for kernels in (in_torch, in_numpy):
+        monkeypatch.setattr(kernels, "LARGE", 1)
     plain = in_torch.one_pass
 
-    def fused(updates: Any, weights: Any, basis: Any = None, *more: Any, **named: Any) -> Pass:
+    def reading_apart(
+        updates: Any, weights: Any, basis: Any = None, *more: Any, **named: Any
+    ) -> Pass:
         keep = named.get("keep")
-        if keep is not None and isinstance(basis, Vectors):
+        if request.param == "fused" and keep is not None and isinstance(basis, Vectors):
             keep.renewed = in_torch.renewed(basis, updates, keep.pairs, given=keep.given)
-        return replace(plain(updates, weights, basis, *more, **named), keep=keep)
+        return replace(plain(updates, weights, basis, *more, **named), keep=keep, apart=True)
 
-    if request.param == "fused":
-        monkeypatch.setattr(in_torch, "one_pass", fused)
+    monkeypatch.setattr(in_torch, "one_pass", reading_apart)
 
 
 def as_vectors(convert: Convert) -> Convert:
@@ -114,14 +114,31 @@ def test_vectors_that_are_not_given_away_stay_the_callers(known: str | None) -> 
 
 
 @pytest.mark.usefixtures("_apart")
-def test_a_vector_given_twice_is_two_columns() -> None:
-    """Later rounds write to neither, whoever holds them."""
-    state, shared = RULE.init(DIM, SIZES), torch.randn(DIM)
-    state = RULE.step(state, a_round(1, [0, 1], [shared, shared], given=True)).state
-    other = RULE.step(state.copy(), a_round(2, [0], [torch.randn(DIM)])).state
-    other = RULE.leave(other, [0])
-    torch.testing.assert_close(columns(other)[1], columns(state)[0], rtol=0, atol=0)
-    assert not columns(other)[0].any() and columns(state)[0].all()
+def test_nobody_writes_to_what_was_given_away() -> None:
+    """Others may hold it: another column, a copy of the state, whoever gave it."""
+    state, shared, other = RULE.init(DIM, SIZES), torch.randn(DIM), torch.randn(DIM)
+    before = shared.clone(), other.clone()
+    state = RULE.step(state, a_round(1, [0, 1, 2], [shared, shared, other], given=True)).state
+    bits = packed(state)
+    left = RULE.leave(state.copy(), [0, 2])
+    assert not columns(left)[0].any() and not columns(left)[2].any()
+    moved = RULE.step(state.copy(), a_round(2, [0, 2], [torch.randn(DIM) for _ in range(2)])).state
+    assert packed(state) == bits
+    for found in (columns(left)[1], columns(moved)[1], shared):
+        torch.testing.assert_close(found, before[0], rtol=0, atol=0)
+    torch.testing.assert_close(other, before[1], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("_apart")
+def test_columns_stay_side_by_side_where_passes_would_copy_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading = in_torch.one_pass
+    monkeypatch.setattr(
+        in_torch, "one_pass", lambda *a, **k: replace(reading(*a, **k), apart=False)
+    )
+    sent = a_round(1, [0, 1], [torch.randn(DIM) for _ in range(2)], given=True)
+    assert isinstance(columns(RULE.step(RULE.init(DIM, SIZES), sent).state), torch.Tensor)
 
 
 @pytest.mark.parametrize("reply", ["refuse", "drop"])

@@ -242,3 +242,40 @@ def test_shrunk_after_a_warm_up_counts_whoever_joined_in_it() -> None:
         np.testing.assert_allclose(found, other.inverse(slots, number, None))
         source.observe(slots, number)
         other.observe(slots, number)
+
+
+@pytest.mark.parametrize("choice", ["shrunk", "visits", "intervals"])
+@pytest.mark.parametrize(("members", "odds"), [(20, 0.1), (100, 0.05), (400, 0.01)])
+def test_newcomers_alone_do_not_freeze_an_open_population(
+    choice: str, members: int, odds: float
+) -> None:
+    """Nobody may have come back by round two, and what a newcomer weighs then stays in n."""
+    draw = np.random.default_rng(members)
+    for rounds in ([["a", "b"], ["c", "d"]], [["a"], [], ["b"], ["c"]], []):
+        rule = make_rule("fedavg", probabilities=choice)
+        state, moved = rule.init(1), []
+        for number in range(1, 151):
+            here = np.flatnonzero(draw.random(members) < odds).tolist()
+            clients = rounds[number - 1] if number <= len(rounds) else here
+            step = rule.step(state, Round(number, clients, np.ones((len(clients), 1))))
+            state = step.state
+            moved.append(float(step.delta[0]))
+        # The others have newcomers weigh one, of whom there are many for long.
+        least = 0.5 if choice == "shrunk" else 0.1
+        assert least < np.mean(moved[50:]) < 2 and max(moved) < 20
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
+    rule = make_rule("fedavg", probabilities="shrunk")
+    state = rule.init(1, {f"old-{i}": 1.0 for i in range(4)} if closed else None)
+    if closed:  # nobody of those that are known has come
+        step = rule.step(state, Round(1, ["new"], np.ones((1, 1)), sizes=[1.0]))
+        assert step.diagnostics.inverse.tolist() == [4.0]
+        state = rule.leave(step.state, ["old-0", "old-1", "old-2", "old-3", "new"])
+        step = rule.step(state, Round(2, ["newer"], np.ones((1, 1)), sizes=[1.0]))
+        assert 1.0 <= step.diagnostics.inverse[0] <= 10.0
+    else:
+        state = rule.step(state, Round(1, ["a", "b"], np.ones((2, 1)))).state
+        step = rule.step(state, Round(2, ["c", "d"], np.ones((2, 1))))
+        assert step.diagnostics.inverse.tolist() == [2.0, 2.0]

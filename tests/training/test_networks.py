@@ -14,6 +14,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.training import Network, make_network
 from fedsteer.training.known import is_dense, known_layers
 from fedsteer.training.layers import Linear
+from fedsteer.training.models import try_out
 
 OWN = "tests.training.own_networks"
 NARROW: dict[str, dict[str, Any]] = {
@@ -110,14 +111,27 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
         (f"{OWN}:not_a_module", {}, "returned int, not an nn.Module"),
         (f"{OWN}:gated", {"depth": 3}, "unknown option of model .*; did you mean 'width'"),
         (f"{OWN}:without_parameters", {}, "the network has no parameters"),
-        (f"{OWN}:too_few_outputs", {}, r"makes \(2, 3\) of two images; 4 classes need \(2, 4\)"),
-        (f"{OWN}:too_large", {}, r"fails on images of shape \(1, 12, 12\): mat1 and mat2"),
     ],
 )
 def test_mistakes(name: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words) as error:
         make_network(name, (1, 12, 12), 4, options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("too_few_outputs", r"makes \(2, 3\) of two images; 4 classes need \(2, 4\)"),
+        ("too_large", r"fails on images of shape \(1, 12, 12\): mat1 and mat2"),
+    ],
+)
+def test_networks_are_tried_out(name: str, words: str) -> None:
+    shape, images = (1, 12, 12), torch.zeros(9, 1, 12, 12)
+    with pytest.raises(ConfigurationError, match=words):
+        try_out(name, make_network(f"{OWN}:{name}", shape, 4, {}), images, 4)
+    for fine, classes in (("centred", 4), ("centred", 6), ("normalised", 4)):
+        try_out(fine, make_network(f"{OWN}:{fine}", shape, classes, {}), images, 4)
 
 
 def test_a_network_with_hooks_is_not_known_by_its_layers() -> None:

@@ -84,9 +84,9 @@ def add_correction(model: Any, message: Message) -> None:
 
 def _refuse_strangers(model: Any, record: ArrayRecord) -> None:
     """A name that this model does not have would silently be trained without."""
-    known = {
-        name for named in (model.named_parameters(), model.named_buffers()) for name, _ in named
-    }
+    every = {"remove_duplicate": False}  # of weights that are tied, a state_dict has both names
+    known = {name for name, _ in model.named_parameters(**every)}
+    known |= {name for name, _ in model.named_buffers(**every)}
     if strangers := [name for name in record if name not in known]:
         raise ConfigurationError(
             f"the message has an array named {strangers[0]!r}, which is none of this model's"

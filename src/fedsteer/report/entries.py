@@ -20,8 +20,8 @@ from fedsteer.records.names import SEED
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
-PLACES = ("data.folder",)
-"""Where a machine keeps what has a name of its own."""
+PLACES = ("data.folder", "participation.trace")
+"""Where a machine keeps what has a name, or a checksum, of its own."""
 FULL = label_of("full")
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
@@ -120,6 +120,8 @@ def _settings(run: Run) -> dict[str, str]:
         for key, value in table.items()
         if f"{section}.{key}" not in PLACES
     }
+    if (trace := look(run.manifest, "trace")) is not None:
+        found["trace"] = str(trace)[:8]
     rounds = look(experiment, "run", "rounds")
     if rounds is None and run.finished:  # who ran it told nobody how many there would be
         rounds = look(run.result, "rounds")

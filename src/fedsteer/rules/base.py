@@ -52,7 +52,7 @@ class Rule(ABC):
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
-    needs: ClassVar[frozenset[str]] = frozenset()  # of steps, starts and model of a `Round`
+    needs: ClassVar[frozenset[str]] = frozenset()  # what it uses of steps, starts and model
     shaping: ClassVar[tuple[str, ...]] = ()  # options that the rule's own memory is made by
 
     def __init__(self, options: Options) -> None:

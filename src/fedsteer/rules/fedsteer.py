@@ -25,7 +25,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Rule
+from fedsteer.rules.base import LARGEST, Rule
 from fedsteer.rules.diagnostics import Beliefs, Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
@@ -173,9 +173,13 @@ class FedSteer(Rule):
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
         own = own_of(memory, FedSteerMemory)
-        if own.warm_up is not None:
-            return own.warm_up.snapshot.kept_as(updates)
-        return own.subspace.kept_as(updates, self.options.cache)
+        column = own.subspace.kept_as(updates, self.options.cache)
+        if own.warm_up is None:
+            return column
+        snapshot = own.warm_up.snapshot.kept_as(updates)
+        if column is None or self.options.warm_start != "updates":
+            return snapshot
+        return min(snapshot, column, key=LARGEST.__getitem__)  # first one, then the other
 
     def half_written(self, memory: Memory) -> bool:
         return own_of(memory, FedSteerMemory).subspace.torn

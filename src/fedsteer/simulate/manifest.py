@@ -78,6 +78,9 @@ def _comparable(name: str, value: Any) -> Any:
     ignored = {
         "experiment": ("seeds", "rules", "variants", "options", "title"),
         "run": ("checkpoint_every", "baseline"),
+        # Where files lie: whether they are the same ones, their checksums say.
+        "participation": ("trace",),
+        "data": ("folder",),
     }
     if name not in ignored or not isinstance(value, dict):
         return value

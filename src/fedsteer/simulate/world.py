@@ -33,6 +33,7 @@ from fedsteer.training import (
     make_network,
 )
 from fedsteer.training.engines import choose_threads
+from fedsteer.training.models import try_out
 
 Floats = NDArray[np.float64]
 
@@ -99,6 +100,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     threads = experiment.run.threads or choose_threads(network, usable_cores())
     torch.set_num_threads(threads)
     images, labels = _tensors(experiment.data, "train", device)
+    if ":" in experiment.model.name:  # not one of ours
+        try_out(experiment.model.name, network, images, dataset.classes)
     test_images, test_labels = _tensors(experiment.data, "test", device)
     kept = max(1, round(experiment.run.test_share * len(test_labels)))
     name, exact = experiment.run.engine, experiment.run.precision == "float32"

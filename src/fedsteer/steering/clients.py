@@ -1,12 +1,12 @@
 """Who there is and what each client weighs.
 
 With sizes given at the start the population is closed: d_i = n_i / sum n, and a newcomer must
-bring its size. Without, it is open: n is the running mean over rounds of sum_A n_i/p_i, which
-estimates the size of the whole population without bias from the first round on (the sum over
-clients seen so far would weigh the first rounds many times too much). It is never taken to be less
-than that sum, though: rounds in which nobody answers would otherwise shrink the population and let
-the baseline sum grow without end. Rules that do not use p_i have no such estimate; for them n is
-the sum over the clients seen so far.
+bring its size. Without, it is open: n is the running mean over steps of sum_A n_i/p_i, which, for
+known p_i, estimates the size of the whole population without bias from the first round on (the sum
+over clients seen so far would weigh the first rounds many times too much). It is never taken to be
+less than that sum, though: rounds in which nobody answers would otherwise shrink the population and
+let the baseline sum grow without end. Rules that do not use p_i have no such estimate; for them n
+is the sum over the clients seen so far.
 """
 
 from __future__ import annotations

@@ -182,8 +182,8 @@ class Shrunk(ProbabilitySource):
         possible = self.all_rounds + old * max(number - self.number, 0)
         came = known & (since < number)
         here = (came if fresh is None else came & fresh).sum()
-        share = (self.all_visits + here) / possible if possible > 0 else 1.0
-        share = min(max(share, 1e-9), 1.0)
+        # At least one visit: of newcomers alone nobody can tell how rarely anybody comes back.
+        share = min(max(self.all_visits + here, 1.0) / possible, 1.0) if possible > 0 else 1.0
         rounds = np.where(known, np.maximum(number - 1 - since, 0.0), 0.0)
         return (self.strength + rounds) / (self.strength * share + self.visits[slots])
 

@@ -221,7 +221,7 @@ class Subspace(Component):
         refreshed   (column, position in the round): the owner sent a new update
         installed   (column, position, client): another client takes the column over
         gram_of     the positions whose mutual products `result.gram` holds
-        given       whether updates may become columns themselves
+        given       whether updates may become columns themselves, if passes can read them so
         """
         if not refreshed and not installed:
             return
@@ -231,7 +231,8 @@ class Subspace(Component):
         if result.kept and result.keep and result.keep.renewed is not None:
             self.rows = result.keep.renewed
         if due and raw:  # first of all: a GPU copies, we go on
-            self.rows = kernels_for(updates).write_rows(self.rows, updates, due, given=given)
+            kernels, apart = kernels_for(updates), given and result.apart
+            self.rows = kernels.write_rows(self.rows, updates, due, given=apart)
         place = {position: i for i, position in enumerate(gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
         exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])

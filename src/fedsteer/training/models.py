@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -152,14 +153,11 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
         return module
 
     try:
-        network = Network(factory)
+        return Network(factory)
     except ConfigurationError:
         raise
     except Exception as error:  # whatever it is, it is the factory's
         raise ConfigurationError(f"model {name} cannot be built: {first_line(error)}") from error
-    if name not in MODELS:
-        _try_out(name, factory, shape, classes)
-    return network
 
 
 def source_of(name: str) -> str | None:
@@ -167,22 +165,23 @@ def source_of(name: str) -> str | None:
     if ":" not in name:
         return None
     try:
-        return inspect.getsourcefile(import_module(name.partition(":")[0]))
+        path = inspect.getsourcefile(import_module(name.partition(":")[0]))
     except (ImportError, TypeError, ValueError):  # making the network says what is wrong
         return None
+    return path if path is not None and Path(path).is_file() else None  # not in an archive
 
 
-def _try_out(name: str, factory: Callable[[], nn.Module], shape: Shape, classes: int) -> None:
+def try_out(name: str, network: Network, images: Tensor, classes: int) -> None:
     """Two images through a network of somebody's, before clients are blamed."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            found = factory().train()(torch.zeros(2, *shape))
+            found = network.module(images[:2])
     except Exception as error:
-        reason = first_line(error)
-        raise ConfigurationError(
-            f"model {name} fails on images of shape {shape}: {reason}"
-        ) from error
-    if not isinstance(found, Tensor) or found.shape != (2, classes):
+        shape, reason = tuple(images.shape[1:]), first_line(error)
+        message = f"model {name} fails on images of shape {shape}: {reason}"
+        raise ConfigurationError(message) from error
+    fits = isinstance(found, Tensor) and found.ndim == 2 and found.shape[1] >= classes
+    if not fits:
         what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ConfigurationError(
             f"model {name} makes {what} of two images; {classes} classes need (2, {classes})"

@@ -52,6 +52,7 @@ class Pass:
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
     keep: Keep | None = None  # what it was asked to keep
+    apart: bool = False  # whether rows were read where they lie, without any copy
 
     @cached_property
     def bad(self) -> list[int]:

@@ -81,7 +81,8 @@ def one_pass(
     inner = plan.cut.width * plan.cut.count
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
     squares = found[inner : inner + count]
-    return Pass(running.delta, products, squares, found.take(places), found.item(-1), keep)
+    sums = products, squares, found.take(places), found.item(-1)
+    return Pass(running.delta, *sums, keep, apart=True)
 
 
 class Running(NamedTuple):

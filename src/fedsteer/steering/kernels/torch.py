@@ -191,14 +191,9 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
-def may_lie_apart(basis: Rows) -> bool:
-    """Whether a matrix may become `Vectors`: a CPU multiplies faster what lies side by side."""
-    return isinstance(basis, Tensor) and not basis.is_cpu
-
-
 def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False) -> Rows:
     """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    if given and isinstance(updates, Vectors) and may_lie_apart(target):
+    if given and isinstance(updates, Vectors) and isinstance(target, Tensor):
         replaced = {row for row, _ in pairs}
         target = Vectors([old if i in replaced else old.clone() for i, old in enumerate(target)])
     if isinstance(target, Vectors):
