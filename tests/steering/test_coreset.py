@@ -184,3 +184,18 @@ def test_unit_targets_are_updates_of_length_one(ridge: float) -> None:
     )
     found = search(normalised, core, ridge, 5)
     assert found.tolist() == naive_search(unit, weights, core.tolist(), ridge, 5)
+
+
+def test_dependent_columns_are_replaced_without_a_ridge() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        updates = np.hstack([draw.normal(size=(12, 3)), np.zeros((12, 1))])
+        updates[10:] = draw.normal(size=(2, 4))
+        snapshot = Snapshot.of(updates @ updates.T, np.full(12, 1 / 12))
+        first = draw.choice(10, 5, replace=False)  # five columns of rank three
+        swaps = [
+            [*np.delete(first, r), new] for r in range(5) for new in range(12) if new not in first
+        ]
+        best = min(objective(snapshot, np.array(core), 0.0) for core in swaps)
+        found = search(snapshot, first, 0.0, 5)
+        assert objective(snapshot, found, 0.0) <= best + 1e-9

@@ -58,8 +58,8 @@ def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
 
 
 def _drawn_ties(odds: Any, seed: int) -> dict[int, float]:
-    """How often each client takes part, equals in drawn order: numbers follow the data groups, so
-    the first of the equals would all hold the same labels."""
+    """How often each client takes part, equals in drawn order: who comes first by number may have
+    something in common."""
     lots = generator(seed, "equally frequent clients").random(len(odds))
     return {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
 

@@ -22,6 +22,9 @@ from fedsteer.steering.ridge import pseudo_inverse
 
 FLOOR = 1e-12
 """At ridge 0 a dependent column divides 0 by 0; the floor makes such a swap worthless instead."""
+SLIGHT = 1e-9
+"""Swaps are ranked at this ridge at least: without any, columns that depend on one another have no
+inverse, from which the gain of replacing one of them could be told."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,7 @@ def search(
         outsiders = np.setdiff1d(pool, core)
         if not len(outsiders):
             break
-        after = swap_objectives(snapshot, core, outsiders, ridge, scatter)
+        after = swap_objectives(snapshot, core, outsiders, max(ridge, SLIGHT), scatter)
         column, place = np.unravel_index(int(np.argmin(after)), after.shape)
         trial = core.copy()
         trial[column] = outsiders[place]

@@ -3,8 +3,8 @@
     |sum_i d_i g_i| <= sum_i d_i |g_i| =: b,   so   Delta <- Delta min(1, rho b / |Delta|)
 
 b uses the last known norm of each client, this round's included; clients never heard of count with
-the mean of the known ones. A heuristic, because old norms age, and biased whenever it acts, so
-every step reports the factor it applied.
+the mean of the known ones, weighted by their sizes. A heuristic, because old norms age, and biased
+whenever it acts, so every step reports the factor it applied.
 
 The sum over all clients is kept running, and in two numbers: a client whose update once was 10^18
 times as long as others would leave nothing but its rounding error in one.

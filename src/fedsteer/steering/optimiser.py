@@ -8,8 +8,8 @@ With Delta the aggregate (a pseudo-gradient: w_sent - w_returned) and eta_s the 
     yogi       m as adam, v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
                both                                           w <- w - eta_s m / (sqrt(v) + tau)
 
-As in Reddi et al. 2021: no bias correction, tau of the order of 1e-3. Written with operators that
-NumPy and torch share, so it runs wherever the model lives.
+As in Reddi et al. 2021: no bias correction, tau of the order of 1e-3; v starts at 0. Written with
+operators that NumPy and torch share, so it runs wherever the model lives.
 """
 
 from __future__ import annotations
