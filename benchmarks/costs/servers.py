@@ -34,6 +34,24 @@ class Server:
         self.take(self.active)
 
 
+class Stacking:
+    """The same server, which puts its updates into a matrix first."""
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.updates = server, server.updates
+
+    def __call__(self) -> None:
+        first = self.updates[0]
+        if isinstance(first, np.ndarray):
+            self.server.updates = np.stack(self.updates)
+        else:
+            import torch
+
+            self.server.updates = torch.stack(self.updates)
+        self.server()
+        self.server.updates = self.updates
+
+
 def steering(
     clients: int, columns: int, active: int, core: int, updates: Any, spread: bool = False
 ) -> Server:

@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from costs.fitting import fit
-from costs.servers import Server, make_gram, make_updates, one_by_one, seek, steering
+from costs.servers import (
+    Server,
+    Stacking,
+    make_gram,
+    make_updates,
+    one_by_one,
+    seek,
+    steering,
+)
 from costs.timing import medians, resident
 from fedsteer import make_rule
 from fedsteer.steering.coreset import Snapshot
@@ -81,6 +89,7 @@ def measure_step(scale: Scale, library: str) -> dict[str, Any]:
     functions = three_products(one, library) | {
         "fedsteer, 1 core": one,
         "fedsteer, a list": apart,
+        "fedsteer, a list put into a matrix": Stacking(apart),
         "fedsteer, all core": every,
         "fedavg": plain,
     }
