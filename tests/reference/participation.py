@@ -68,7 +68,8 @@ class NaiveVisits:
 class NaiveShrunk:
     """p_i in round t: (s q + visits of i before t) / (s + t - 1) for a fixed set of members.
 
-    q: all visits of rounds 1..t over t times the number of members.
+    q: all visits of rounds 1..t over t times the number of members. s: ten rounds, or those that
+    half a visit takes at q.
     """
 
     def __init__(self, members: int, strength: float = 10.0) -> None:
@@ -80,9 +81,10 @@ class NaiveShrunk:
         self.visits[number] = set(clients)
         everybody = sum(len(there) for there in self.visits.values())
         share = everybody / (self.members * number)
+        strength = max(self.strength, 0.5 / share) if share else self.strength
         inverses = []
         for client in clients:
             before = sum(client in self.visits.get(t, set()) for t in range(1, number))
-            chance = (self.strength * share + before) / (self.strength + number - 1)
+            chance = (strength * share + before) / (strength + number - 1)
             inverses.append(1 / chance)
         return inverses

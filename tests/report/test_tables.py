@@ -225,6 +225,19 @@ def test_two_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
         table(tmp_path)
 
 
+@pytest.mark.parametrize("checksums", [("aa", "bb"), ("aa", "aa"), (None, None)])
+def test_runs_on_other_traces_are_told_apart(
+    tmp_path: Path, checksums: tuple[str | None, str | None]
+) -> None:
+    """By what is in them; where nobody knows, by where they lay."""
+    for seed, checksum in enumerate(checksums):
+        manifest = make_run(tmp_path / f"run-{seed}", seed=seed, rounds=4) / "manifest.json"
+        told = json.loads(manifest.read_text())
+        told["experiment"].setdefault("participation", {})["trace"] = f"{seed}.csv"
+        manifest.write_text(json.dumps(told | ({} if checksum is None else {"trace": checksum})))
+    assert len(table(tmp_path).experiments) == (1 if checksums == ("aa", "aa") else 2)
+
+
 def test_one_run_with_other_settings_leaves_the_others_together(tmp_path: Path) -> None:
     for rule in ("fedavg", "mifa"):
         for seed in (0, 1):

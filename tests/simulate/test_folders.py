@@ -83,7 +83,15 @@ def test_a_trace_that_has_changed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="is not what it was when"):
         run_small(tmp_path / "run", "fedavg", resume=True, **settings)
     trace.write_text(before)
-    assert run_small(tmp_path / "run", "fedavg", resume=True, **settings).finished
+    moved = settings | {"participation__trace": str(tmp_path / "moved.csv")}
+    trace.rename(tmp_path / "moved.csv")
+    manifest = read_json(tmp_path / "run" / "manifest.json")
+    checksum = manifest.pop("trace")
+    write_json(tmp_path / "run" / "manifest.json", manifest)  # as older runs have it
+    with pytest.raises(ConfigurationError, match=r"another experiment\.participation\.trace"):
+        run_small(tmp_path / "run", "fedavg", resume=True, **moved)
+    write_json(tmp_path / "run" / "manifest.json", manifest | {"trace": checksum})
+    assert run_small(tmp_path / "run", "fedavg", resume=True, **moved).finished
 
 
 def test_what_rules_are_not_told_chooses_no_core_set(tmp_path: Path) -> None:

@@ -199,14 +199,21 @@ def test_shrunk_of_an_open_population() -> None:
 
 
 def test_shrunk_forgets_whoever_left() -> None:
-    source, other = closed(Shrunk()), Shrunk()
-    other.join(np.arange(N - 1), 0)
+    """But for how often clients come: q counts their visits, and their rounds till then."""
+    source = closed(Shrunk())
     for number, active in enumerate(visits_of(4, 30, rare=False), start=1):
         source.observe(np.array(active, np.int64), number)
-        other.observe(np.array([i for i in active if i < N - 1], np.int64), number)
+    everybody, share = np.arange(N), source.all_visits / source.all_rounds
+    stay = source.inverse(everybody, 31, None)[:-1] * 1.0
     source.forget(np.array([N - 1]))
-    slots = np.arange(N - 1)
-    np.testing.assert_allclose(source.inverse(slots, 31, None), other.inverse(slots, 31, None))
+    came = source.inverse(everybody[:-1], 31, None)  # of q one visit of many is missing
+    np.testing.assert_allclose(came, stay, rtol=0.02)
+    assert source.all_visits / source.all_rounds == share
+    source.observe(np.array([], np.int64), 31)
+    assert source.all_rounds == 30 * N + N - 1  # who left has no rounds any more
+    source.join(np.array([N - 1]), 32)
+    back = source.inverse(np.array([N - 1]), 32, None)[0]
+    assert back == pytest.approx((30 * N + 2 * (N - 1)) / source.all_visits)  # as a newcomer
 
 
 def test_shrunk_is_consistent() -> None:
@@ -279,3 +286,46 @@ def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
         state = rule.step(state, Round(1, ["a", "b"], np.ones((2, 1)))).state
         step = rule.step(state, Round(2, ["c", "d"], np.ones((2, 1))))
         assert step.diagnostics.inverse.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize(("members", "odds"), [(100, 0.1), (1_000, 0.01), (3_000, 0.003)])
+def test_steps_are_as_long_as_they_should_be_where_clients_are_rare(
+    members: int, odds: float
+) -> None:
+    """Everybody sends 1. Whoever was not seen for long is not taken to be next to never there."""
+    draw = np.random.default_rng(2)
+    for sizes in (np.ones(members), None):
+        rule = make_rule("fedavg", probabilities="shrunk")
+        state, moved = rule.init(1, sizes), []
+        for number in range(1, 201):
+            here = np.flatnonzero(draw.random(members) < odds).tolist()
+            step = rule.step(state, Round(number, here, np.ones((len(here), 1))))
+            state = step.state
+            moved.append(float(step.delta[0]))
+        for part in (moved[:10], moved[10:50], moved[50:]):
+            assert 0.7 < np.mean(part) < 1.8
+
+
+def test_steps_stay_as_long_while_nobody_comes_back() -> None:
+    rule = make_rule("fedavg", probabilities="shrunk")
+    state = rule.init(1)
+    for number in range(1, 61):
+        clients = [f"{number}-{i}" for i in range(10)]
+        step = rule.step(state, Round(number, clients, np.ones((10, 1))))
+        state = step.state
+        assert 0.99 < step.delta[0] < 1.01
+
+
+def test_who_leaves_does_not_take_along_how_often_clients_come() -> None:
+    draw, rule = np.random.default_rng(0), make_rule("fedavg", probabilities="shrunk")
+    state, seen = rule.init(1), list[int]()
+    for number in range(1, 41):
+        clients = draw.choice(400, 10, replace=False).tolist()
+        state = rule.step(state, Round(number, clients, np.ones((10, 1)))).state
+        seen += clients
+    state = rule.leave(state, [client for client in set(seen) if seen.count(client) > 1])
+    for number in range(41, 61):
+        clients = [f"{number}-{i}" for i in range(10)]
+        step = rule.step(state, Round(number, clients, np.ones((10, 1))))
+        state = step.state
+        assert 0.5 < step.delta[0] < 1.5

@@ -120,3 +120,22 @@ def too_few_outputs(shape: Shape, classes: int) -> nn.Module:
 
 def too_large(shape: Shape, classes: int) -> nn.Module:
     return centred((shape[0], shape[1] + 1, shape[2]), classes)
+
+
+def twice_as_wide(shape: Shape, classes: int) -> nn.Module:
+    return centred(shape, classes).double()
+
+
+class Mixed(nn.Module):
+    """One output for all images together."""
+
+    def __init__(self, shape: Shape, classes: int) -> None:
+        super().__init__()
+        self.inner = centred(shape, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.inner(images).mean(dim=0, keepdim=True)
+
+
+def mixing(shape: Shape, classes: int) -> nn.Module:
+    return Mixed(shape, classes)

@@ -123,6 +123,7 @@ def test_mistakes(name: str, options: dict[str, Any], words: str) -> None:
     ("name", "words"),
     [
         ("too_few_outputs", r"makes \(2, 3\) of two images; 4 classes need \(2, 4\)"),
+        ("mixing", r"makes \(1, 4\) of two images; 4 classes need \(2, 4\)"),
         ("too_large", r"fails on images of shape \(1, 12, 12\): mat1 and mat2"),
     ],
 )
@@ -130,7 +131,7 @@ def test_networks_are_tried_out(name: str, words: str) -> None:
     shape, images = (1, 12, 12), torch.zeros(9, 1, 12, 12)
     with pytest.raises(ConfigurationError, match=words):
         try_out(name, make_network(f"{OWN}:{name}", shape, 4, {}), images, 4)
-    for fine, classes in (("centred", 4), ("centred", 6), ("normalised", 4)):
+    for fine, classes in (("centred", 4), ("centred", 6), ("normalised", 4), ("twice_as_wide", 4)):
         try_out(fine, make_network(f"{OWN}:{fine}", shape, classes, {}), images, 4)
 
 

@@ -20,8 +20,8 @@ from fedsteer.records.names import SEED
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
-PLACES = ("data.folder", "participation.trace")
-"""Where a machine keeps what has a name, or a checksum, of its own."""
+PLACES = ("data.folder",)
+"""Where a machine keeps what has a name of its own."""
 FULL = label_of("full")
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
@@ -121,7 +121,7 @@ def _settings(run: Run) -> dict[str, str]:
         if f"{section}.{key}" not in PLACES
     }
     if (trace := look(run.manifest, "trace")) is not None:
-        found["trace"] = str(trace)[:8]
+        found["participation.trace"] = str(trace)[:8]  # wherever the file lies
     rounds = look(experiment, "run", "rounds")
     if rounds is None and run.finished:  # who ran it told nobody how many there would be
         rounds = look(run.result, "rounds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
     now = {"seed": seed, "experiment": experiment.as_dict(), "rule": _rule_record(entry)}
     for name, value in now.items():
         apart = _difference(
-            name, _comparable(name, before.get(name)), _comparable(name, plain(value))
+            name, *(_comparable(name, one, before) for one in (before.get(name), plain(value)))
         )
         if apart is not None:
             raise ConfigurationError(
@@ -70,7 +71,7 @@ def _difference(name: str, before: Any, now: Any) -> str | None:
     return None if before == now else f"{name} ({before}, now {now})"
 
 
-def _comparable(name: str, value: Any) -> Any:
+def _comparable(name: str, value: Any, manifest: Mapping[str, Any]) -> Any:
     """Without what says nothing about this run's numbers (what the rule is told stands in `rule`).
 
     The number of rounds is no such thing: a warm-up takes place in the rounds after the last one.
@@ -78,14 +79,14 @@ def _comparable(name: str, value: Any) -> Any:
     ignored = {
         "experiment": ("seeds", "rules", "variants", "options", "title"),
         "run": ("checkpoint_every", "baseline"),
-        # Where files lie: whether they are the same ones, their checksums say.
-        "participation": ("trace",),
+        # Where files lie: whether they are the same ones, checksums say, where there are any.
+        "participation": ("trace",) if "trace" in manifest else (),
         "data": ("folder",),
     }
     if name not in ignored or not isinstance(value, dict):
         return value
     kept = {key: entry for key, entry in value.items() if key not in ignored[name]}
-    return {key: _comparable(key, entry) for key, entry in kept.items()}
+    return {key: _comparable(key, entry, manifest) for key, entry in kept.items()}
 
 
 def _rule_record(entry: Entry) -> dict[str, Any]:

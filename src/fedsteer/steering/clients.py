@@ -55,7 +55,7 @@ class Clients(Component):
     source: ProbabilitySource
     bound: NormBound | None = None
     total: float = 0.0  # sum of n_i over members
-    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i (open)
+    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, p_i as of today (open)
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
@@ -112,10 +112,11 @@ class Clients(Component):
             inverse = self.source.inverse(slots, round.number, given, fresh)
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
-        total = self.total + _grown(sizes, old_sizes)
+        total, drift = self.total + _grown(sizes, old_sizes), 1.0
         if weighs and not self.closed:
-            estimated = (self.mass + float((sizes * inverse)[fresh].sum())) / (self.rounds + 1)
-            total = max(estimated, total)
+            drift = self.source.drift(slots, round.number, fresh)
+            there = float((sizes * inverse)[fresh].sum())
+            total = max((self.mass * drift + there) / (self.rounds + 1), total)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
@@ -135,6 +136,7 @@ class Clients(Component):
             shares=shares,
             inverse=inverse,
             weights=weights,
+            drift=drift,
             steps=round.steps,
             starts=round.starts,
             model=round.model,
@@ -178,7 +180,8 @@ class Clients(Component):
                 self.total = float(self.sizes.values.sum())
         if training:
             if not self.closed:
-                self.mass += float((active.sizes * active.inverse)[active.fresh].sum())
+                there = float((active.sizes * active.inverse)[active.fresh].sum())
+                self.mass = self.mass * active.drift + there
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number

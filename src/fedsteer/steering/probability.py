@@ -17,6 +17,9 @@ from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
+LEAST_VISITS = 0.5
+"""Visits that what is common to all clients counts for at least (`Shrunk`)."""
+
 
 class ProbabilitySource(Component, ABC):
     """1/p_i of whoever is active. A source that does not count visits leaves all else as it is."""
@@ -30,6 +33,11 @@ class ProbabilitySource(Component, ABC):
         given   the probabilities the caller passed, if any
         fresh   (m,) who came by itself, default everybody; to be asked says nothing of p_i
         """
+
+    def drift(self, slots: Integers, number: int, fresh: Flags | None = None) -> float:
+        """By what 1/p_i of the last round would have to be multiplied to be as today's are, where
+        all of them changed together; arguments as of `inverse`."""
+        return 1.0
 
     def join(self, slots: Integers, number: int) -> None:
         """These clients are members since round `number`, in which they took part (0: before)."""
@@ -159,9 +167,12 @@ class Shrunk(ProbabilitySource):
 
         p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members
 
-    s is how many rounds the common share q counts for. Only earlier rounds enter a client's own
-    part, so that p_i does not depend on whether the client is here now, and a client of whom
-    nothing is known yet weighs 1/q: the first rounds are not lost to weights that are too small.
+    s is how many rounds the common share q counts for, ten or as many as half a visit takes: with
+    less, whoever was not seen for long would weigh many times 1/q where clients are rare. Only
+    earlier rounds enter a client's own part, so that p_i does not depend on whether the client is
+    here now, and a client of whom nothing is known yet weighs 1/q: the first rounds are not lost to
+    weights that are too small.
+    While few have come back, q falls from round to round, and all 1/p_i grow with it (`drift`).
     """
 
     strength: float = 10.0
@@ -177,15 +188,22 @@ class Shrunk(ProbabilitySource):
         self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         since = self.since[slots]
-        known = since >= 0
+        rounds = np.where(since >= 0, np.maximum(number - 1 - since, 0.0), 0.0)
+        share = self._share_with(since, number, fresh)
+        strength = max(self.strength, LEAST_VISITS / share)
+        return (strength + rounds) / (strength * share + self.visits[slots])
+
+    def drift(self, slots: Integers, number: int, fresh: Flags | None = None) -> float:
+        last = _share(self.all_visits, self.all_rounds)
+        return last / self._share_with(self.since[slots], number, fresh)
+
+    def _share_with(self, since: Floats, number: int, fresh: Flags | None) -> float:
+        """q, this round included."""
+        came = (since >= 0) & (since < number)
+        here = (came if fresh is None else came & fresh).sum()
         old = self.members - self.newcomers
         possible = self.all_rounds + old * max(number - self.number, 0)
-        came = known & (since < number)
-        here = (came if fresh is None else came & fresh).sum()
-        # At least one visit: of newcomers alone nobody can tell how rarely anybody comes back.
-        share = min(max(self.all_visits + here, 1.0) / possible, 1.0) if possible > 0 else 1.0
-        rounds = np.where(known, np.maximum(number - 1 - since, 0.0), 0.0)
-        return (self.strength + rounds) / (self.strength * share + self.visits[slots])
+        return _share(self.all_visits + float(here), possible)
 
     def join(self, slots: Integers, number: int) -> None:
         self.since[slots] = float(number)
@@ -200,11 +218,8 @@ class Shrunk(ProbabilitySource):
         self.newcomers, self.number = 0, number
 
     def forget(self, slots: Integers) -> None:
-        since, visits = self.since[slots], self.visits[slots]
-        known = since >= 0
-        self.members -= int(known.sum())
-        self.all_visits -= float(visits[known].sum())
-        self.all_rounds -= float(np.maximum(self.number - since[known], 0.0).sum())
+        # Their visits stay in q: of those who stay alone, it would say that nobody comes.
+        self.members -= int((self.since[slots] >= 0).sum())
         self.since[slots] = -1.0
         self.visits[slots] = 0.0
 
@@ -213,6 +228,11 @@ class Shrunk(ProbabilitySource):
         self.visits.values[:] = 0.0
         self.all_visits = self.all_rounds = 0.0
         self.newcomers, self.number = 0, number
+
+
+def _share(visits: float, rounds: float) -> float:
+    """q; one visit at least: of newcomers alone nobody can tell how rarely anybody comes back."""
+    return min(max(visits, 1.0) / rounds, 1.0) if rounds > 0 else 1.0
 
 
 def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:

@@ -98,6 +98,7 @@ class Active:
     shares: Floats  # d_i = n_i / n
     inverse: Floats  # 1 / p_i
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 where not fresh
+    drift: float = 1.0  # how earlier 1/p_i compare with today's (open)
     steps: Floats | None = None
     starts: Array | None = None
     model: Array | None = None

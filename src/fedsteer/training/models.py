@@ -175,14 +175,13 @@ def try_out(name: str, network: Network, images: Tensor, classes: int) -> None:
     """Two images through a network of somebody's, before clients are blamed."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            found = network.module(images[:2])
+            found = network.logits(network.initial(0).to(images.device), images[:2])
     except Exception as error:
         shape, reason = tuple(images.shape[1:]), first_line(error)
         message = f"model {name} fails on images of shape {shape}: {reason}"
         raise ConfigurationError(message) from error
-    fits = isinstance(found, Tensor) and found.ndim == 2 and found.shape[1] >= classes
-    if not fits:
-        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    if not isinstance(what, tuple) or len(what) != 2 or what[0] != 2 or what[1] < classes:
         raise ConfigurationError(
             f"model {name} makes {what} of two images; {classes} classes need (2, {classes})"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, nothing, sketch_signs
-from fedsteer.steering.kernels.vectors import LARGE, Vectors, side_by_side
+from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
 # it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
@@ -106,9 +106,14 @@ def add_rows(
 
 
 def combine(matrix: Floats, updates: Rows) -> NDArray[Any]:
-    together: NDArray[Any] = side_by_side(updates)
-    work = _wide(together.dtype)
-    return matrix.astype(work) @ together.astype(work, copy=False)
+    work = _wide(updates.dtype)
+    mixing = matrix.astype(work)
+    if not isinstance(updates, Vectors):
+        return mixing @ updates.astype(work, copy=False)
+    result = np.empty((len(mixing), updates.shape[1]), work)
+    for block in _blocks(updates.shape[1]):
+        result[:, block] = mixing @ updates[:, block]
+    return result
 
 
 def gram(updates: Rows, columns: slice = slice(None)) -> Floats:

@@ -23,7 +23,7 @@ from fedsteer.steering.kernels import (
     runs,
     sketch_signs,
 )
-from fedsteer.steering.kernels.vectors import LARGE, Vectors, side_by_side
+from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # A block bounds the memory of what is computed on the way and fills a GPU. Within a block, inner
 # products are taken over short pieces, all at once, and summed in float64: one long and thin
@@ -217,9 +217,14 @@ def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | No
 
 
 def combine(matrix: Floats, updates: Rows) -> Tensor:
-    updates = side_by_side(updates)
     work = _wide(updates)
-    return _beside(matrix, updates, work) @ updates.to(work)
+    mixing = _beside(matrix, updates, work)
+    if not isinstance(updates, Vectors):
+        return mixing @ updates.to(work)
+    result = torch.empty((len(mixing), updates.shape[1]), dtype=work, device=updates.device)
+    for block in _blocks(updates):
+        torch.matmul(mixing, updates[:, block].to(work), out=result[:, block])
+    return result
 
 
 def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
@@ -239,7 +244,8 @@ def _signs(dim: int, seed: int, device: torch.device) -> Tensor:
 
 
 def sketch(updates: Rows, width: int, seed: int) -> Floats:
-    updates = side_by_side(updates)
+    if isinstance(updates, Vectors):
+        return np.concatenate([sketch(row[None], width, seed) for row in updates])
     dim = updates.shape[1]
     signed = updates.to(_wide(updates)) * _signs(dim, seed, updates.device)
     whole = dim - dim % width
