@@ -239,6 +239,9 @@ def test_a_rule_is_told_what_the_experiment_knows() -> None:
     experiment = small({"training.rate": 0.03, "participation.reported": "estimated"})
     rule = find_entry(experiment, "scaffold").build(experiment, 7)
     assert rule.options.local_rate == 0.03  # type: ignore[attr-defined]
+    momentum = small({"training.rate": 0.03, "training.momentum": 0.9})
+    told = find_entry(momentum, "scaffold").build(momentum, 7).options
+    assert told.local_rate == pytest.approx(0.3)  # type: ignore[attr-defined]
     assert rule.options.seed == 7
     assert rule.options.probabilities == "shrunk"
     assert find_entry(experiment, "full").build(experiment, 0).options.probabilities == "known"

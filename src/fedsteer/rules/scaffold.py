@@ -37,7 +37,9 @@ from fedsteer.steering.table import Table
 class ScaffoldOptions(Options):
     """Options of SCAFFOLD."""
 
-    local_rate: float = option(0.1, "eta: the clients' learning rate", above=0.0)
+    local_rate: float = option(
+        0.1, "eta: the clients' learning rate, over 1 - momentum if they have any", above=0.0
+    )
     average: str = option("participants", "weights of the model step", choices=AVERAGES)
 
 

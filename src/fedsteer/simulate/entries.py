@@ -37,7 +37,8 @@ class Entry:
         known = {field.name for field in fields(RULES[self.rule].options_type)}
         options: dict[str, Any] = {"seed": seed}
         if "local_rate" in known:
-            options["local_rate"] = experiment.training.rate
+            # Momentum takes every gradient 1 / (1 - momentum) times, sooner or later.
+            options["local_rate"] = experiment.training.rate / (1 - experiment.training.momentum)
         if experiment.participation.reported == "estimated" and not self.everybody:
             options["probabilities"] = "shrunk"
         own = {name: _numbered(value) for name, value in self.options.items()}
