@@ -307,14 +307,6 @@ def test_another_device_is_told() -> None:
         rule.step(state, Round(1, [0, 1], [torch.ones(4), elsewhere[0]]))
 
 
-def test_ids_may_be_arrays() -> None:
-    rule = make_rule("fedsteer", select="online", core_size=2)
-    given = np.array([0, 1, 2]), np.ones((3, 8)), [0.5] * 3
-    step = rule.step(rule.init(8, np.ones(4)), Round(1, *given, refresh=np.array([1, 2])))
-    assert step.diagnostics.fresh == (True, False, False)
-    rule.step(step.state, Round(2, *given, refresh=np.array([], int)))
-
-
 @pytest.mark.parametrize("updates", [np.ones((3, 8)), "nonsense", 5, [np.ones(8)]])
 def test_updates_of_nobody_are_refused(updates: Any) -> None:
     rule = make_rule("fedavg", probabilities=0.5)
@@ -322,13 +314,6 @@ def test_updates_of_nobody_are_refused(updates: Any) -> None:
     with pytest.raises(RoundRefused):
         rule.step(state, Round(2, [], updates))
     assert not rule.step(state, Round(2, [], None)).delta.any()
-
-
-def test_fedawe_begins_with_nobody_in_any_library() -> None:
-    rule = make_rule("fedawe", bad_clients="drop")
-    for clients, updates in (([], []), ([0], [torch.zeros(3)])):
-        given = Round(1, clients, updates, model=torch.ones(8))
-        assert torch.equal(rule.step(rule.init(8, np.ones(3)), given).delta, torch.zeros(8))
 
 
 def test_fedawe_drops_whoever_started_from_nan() -> None:
@@ -340,21 +325,6 @@ def test_fedawe_drops_whoever_started_from_nan() -> None:
     np.testing.assert_array_equal(step.delta, 1.0)
     with pytest.raises(RoundRefused, match="model must be of floating point, not int64"):
         rule.step(step.state, replace(given, number=2, model=np.zeros(8, int)))
-
-
-def test_inference_mode_may_come_and_go() -> None:
-    for name in ("fedsteer", "fedvarp", "scaffold", "fedawe", "cluster_fedvarp", "mifa"):
-        online = {"select": "online"} if name in ("fedsteer", "cluster_fedvarp") else {}
-        rule = make_rule(name, probabilities=0.5, **online)
-        for through in (lambda state: state, State.copy, lambda state: State.unpack(*state.pack())):
-            state = rule.init(6, np.ones(2))
-            for number in range(1, 7):
-                with torch.inference_mode(number % 2 == 1):
-                    model, updates = torch.zeros(6), torch.ones(2, 6)
-                    clients, sizes = [0, (number + 1) // 2], [1, 1]  # others join
-                    sent = Round(number, clients, updates, None, sizes, [1, 1], model=model)
-                    state = through(rule.step(state, sent).state)
-            rule.leave(state, [1])
 
 
 @pytest.mark.parametrize(
@@ -376,37 +346,6 @@ def test_other_mistakes_are_told_in_one_line(act: Any, words: str) -> None:
         act(rule, rule.init(3, [1, 1]))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64"])
-def test_sizes_may_be_tensors(dtype: str) -> None:
-    rule, sizes = make_rule("fedavg", probabilities=1.0), torch.tensor([1, 3])
-    given = Round(1, [0, 1], np.array([[0.0], [1.0]]), sizes=sizes.to(getattr(torch, dtype)))
-    assert rule.step(rule.init(1), given).delta[0] == 0.75
-
-
-@pytest.mark.parametrize("before", [np.ones((1, 4)), torch.ones(1, 4)])
-@pytest.mark.parametrize(
-    "empty", [None, [], (), np.zeros(0), np.zeros((0, 4)), torch.zeros(0), torch.zeros(0, 4)]
-)
-def test_nobody_may_be_said_in_many_ways(before: Any, empty: Any) -> None:
-    rule = make_rule("fedavg", probabilities=0.5)
-    state = rule.step(rule.init(4, [1] * 3), Round(1, [0], before)).state
-    assert not np.asarray(rule.step(state, Round(2, [], empty)).delta).any()
-    with pytest.raises(RoundRefused, match="2 updates for 0 clients"):
-        rule.step(rule.init(4, [1] * 3), Round(1, [], [np.zeros(3), np.zeros(4)]))
-
-
-@every_rule
-def test_who_begins_with_nobody_may_go_on_with_torch(entry: Enrolled) -> None:
-    rule = entry.rule(bad_clients="refuse")
-    state, model = rule.init(DIM, SIZES), torch.zeros(DIM)
-    for number in (1, 2):
-        sent = Round(number, [], [], model=model if "starts" in rule.needs else None)
-        state = rule.step(state, sent).state
-    for number in (3, 4):
-        sent = Round(number, [0, 2], torch.ones(2, DIM), [0.5, 0.5], steps=[1, 1], model=model)
-        state = rule.step(state, sent).state
-
-
 def test_a_core_set_of_strangers() -> None:
     with pytest.raises(ConfigurationError, match="core_set names none of the clients, but 98"):
         make_rule("fedsteer", core_set=[98, 99]).init(5, [1] * 10)
@@ -418,11 +357,6 @@ def test_a_first_update_that_is_useless_takes_nobody_along() -> None:
     rule = make_rule("fedavg", probabilities=0.5, bad_clients="drop")
     sent = Round(1, [0, 1, 2], [np.zeros(3), torch.ones(5), torch.ones(5)])
     assert list(rule.step(rule.init(5, np.ones(3)), sent).diagnostics.dropped) == [0]
-
-
-def test_probabilities_may_be_tensors() -> None:
-    rule, odds = make_rule("fedavg"), torch.full((2,), 0.5, requires_grad=True)
-    assert rule.step(rule.init(3, [1, 1]), Round(1, [0, 1], np.ones((2, 3)), odds)).delta[0] == 2
 
 
 @every_rule
