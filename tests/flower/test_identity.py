@@ -265,6 +265,25 @@ def test_named_clients_that_nobody_is_are_mentioned_once(
     assert said is None or (said in warnings[0] and "client-1, client-2" in warnings[0])
 
 
+def test_nodes_without_a_name_that_are_gone_are_told_of_at_every_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in every new simulation: the old selves count on, and nobody can tell but the user."""
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+
+    def told(first: int, rounds: int) -> list[str]:
+        caplog.clear()
+        grid = FakeGrid({first + i: drifting(i, report=False) for i in range(2)})
+        FedSteer(folder=tmp_path).start(grid, arrays(**INITIAL), num_rounds=rounds)
+        return [r.getMessage() for r in caplog.records if "report no id" in r.getMessage()]
+
+    (begun,) = told(11, 2)
+    assert "not online" not in begun
+    (resumed,) = told(21, 4)
+    assert "2 that earlier rounds knew so are not online (node-11, node-12)" in resumed
+    assert "strategy.leave" in resumed
+
+
 def test_identities_survive_a_checkpoint() -> None:
     identities = Identities()
     identities.meet({2**63 + 1: b"key"})

@@ -17,7 +17,7 @@ remains open then is a claim made while the real client is away, which only keys
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -30,6 +30,10 @@ REPORTED_KEYS = ("client-id", "partition-id")
 LONGEST_ID = 200
 ROUNDS_TO_MEET = 3
 """After these it is time to wonder about clients nobody answered as."""
+NAMELESS = (
+    "some clients report no id: they are strangers again when their SuperNode restarts. Report "
+    "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
+)
 
 
 def client_name(client: int | str) -> str:
@@ -170,6 +174,33 @@ class Identities:
 def few(names: Collection[str]) -> str:
     """Enough names for one line."""
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
+
+
+class Nameless:
+    """Clients that are known by the ids of their nodes alone: told of once in each start."""
+
+    def __init__(self) -> None:
+        self.told = False
+
+    def warning(
+        self,
+        answered: Iterable[str],
+        members: Callable[[], Iterable[Any]],
+        online: Collection[int],
+    ) -> str:
+        """What to say of them, where any has answered; nothing otherwise."""
+        if self.told or not any(client.startswith("node-") for client in answered):
+            return ""
+        self.told = True
+        here = {f"node-{node}" for node in online}
+        gone = {name for name in map(str, members()) if name.startswith("node-")} - here
+        if not gone:
+            return NAMELESS
+        return (
+            f"{NAMELESS}. {len(gone)} that earlier rounds knew so are not online ({few(gone)}): if "
+            "their nodes have other ids now, let go of them (strategy.leave), or they count on and "
+            "shorten every step"
+        )
 
 
 class Awaited:

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, make_round, personal
-from fedsteer.flower.identity import Awaited, Identities, client_name, few
+from fedsteer.flower.identity import Awaited, Identities, Nameless, client_name, few
 from fedsteer.flower.layout import averaged
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.manifest import (
@@ -50,10 +50,6 @@ from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states
 
 log = getLogger("flwr").log
-NAMELESS = (
-    "some clients report no id: they are strangers again when their SuperNode restarts. Report "
-    "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
-)
 OWN_STARTS = (
     "clients go on from models of their own: a wrapper that clips around the global one would "
     "cut them short"
@@ -101,6 +97,7 @@ class RuleStrategy(Strategy):
         self._timeout: float | None = None
         self._leaving: list[str] = []  # clients that leave between this round and the next
         self._awaited = Awaited(clients_named(self.options, self.rule.options))
+        self._nameless = Nameless()
         self._asked: Asked | None = None  # by the round that is under way
 
     @classmethod
@@ -177,8 +174,8 @@ class RuleStrategy(Strategy):
         if is_personal(asked.requests):
             alone = personal(asked, reading.usable, self.rule, self.state, server_round)
             leave_out_mistaken(reading, asked.names, alone)
-        if self.number == 0 and any(client.startswith("node-") for client in answered):
-            log(WARNING, "fedsteer: %s", NAMELESS)
+        if said := self._nameless.warning(answered, self._clients.members, asked.online):
+            log(WARNING, "fedsteer: %s", said)
         try:
             step = self.rule.step(
                 self.state,
