@@ -132,12 +132,8 @@ def tell_failures(runs: Iterable[Any]) -> int:
 def tell_left_out(count: int, where: str) -> None:
     """One line on stderr for runs that were found and are not shown."""
     if count:
-        words = (
-            "run, of another table or a copy, is"
-            if count == 1
-            else ("runs, of other tables or copies, are")
-        )
-        print(f"fedsteer: {count} {words} not {where}", file=sys.stderr)
+        one, many = "run, of another table or a copy, is", "runs, of other tables or copies, are"
+        print(f"fedsteer: {count} {one if count == 1 else many} not {where}", file=sys.stderr)
 
 
 def terminal_width() -> int | None:

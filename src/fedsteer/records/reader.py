@@ -127,7 +127,7 @@ class Run:
 
 
 def _complete(result: Mapping[str, Any] | None) -> bool:
-    return result is not None and bool(result) and result.get("finished", True) is True
+    return bool(result and result.get("finished", True) is True)
 
 
 def find_runs(*places: Path) -> list[Run]:

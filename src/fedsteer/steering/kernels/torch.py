@@ -314,9 +314,11 @@ def plain(updates: Rows) -> Rows:
 def stack(updates: Sequence[Tensor]) -> Rows:
     """Those of large models stay where they are; on a GPU, if the fused pass reads them there."""
     first, dtype = updates[0], updates[0].dtype
-    apart = first.numel() >= LARGE
-    if apart and first.device.type != "cpu":
-        apart = len(first) >= fused_plan.SMALLEST and kernels_beside(first, FUSED) is not None
+    if first.is_cpu:
+        apart = first.numel() >= LARGE
+    else:
+        fits = first.numel() >= fused_plan.SMALLEST
+        apart = fits and kernels_beside(first, FUSED) is not None
     if not apart or not all(one.dtype == dtype and one.is_contiguous() for one in updates):
         return torch.stack(tuple(updates))
     return Vectors([one.detach() if one.requires_grad else one for one in updates])

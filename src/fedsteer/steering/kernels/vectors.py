@@ -42,7 +42,7 @@ class Vectors:
         if isinstance(picked, tuple):
             every, block = picked
             assert every == slice(None)
-            return side_by_side([row[block] for row in self.rows])
+            return _side_by_side([row[block] for row in self.rows])
         if isinstance(picked, (int, np.integer)):
             return self.rows[picked]
         numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
@@ -65,13 +65,10 @@ class Vectors:
         return not any(address % ALIGNED for address in self.addresses)
 
 
-def side_by_side(rows: Any) -> Any:
-    """A matrix with copies of these rows, for whoever cannot do without; a matrix as it is."""
-    if not isinstance(rows, (Vectors, list)):
-        return rows
-    vectors = list(rows)
-    if isinstance(vectors[0], np.ndarray):
-        return np.stack(vectors)
+def _side_by_side(rows: list[Any]) -> Any:
+    """A matrix with copies of these rows."""
+    if isinstance(rows[0], np.ndarray):
+        return np.stack(rows)
     from torch import stack
 
-    return stack(vectors)
+    return stack(rows)
