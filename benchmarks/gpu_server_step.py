@@ -83,8 +83,8 @@ def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, 
     times: dict[str, list[float]] = {label: [] for label in works}
     gpu = torch.cuda.current_stream()  # asking the device instead takes ten microseconds more
     for _ in range(BLOCKS):
-        cores.settle()
         for label, work in works.items():
+            cores.settle()
             for number in range(WARM_UP + REPEATS):
                 gpu.synchronize()
                 start = time.perf_counter()
@@ -205,7 +205,10 @@ def main() -> None:
         print(f"{label:<30} {value:8.3f} ms   {value / floor:5.2f} x")
     if cores.seen:
         slow = [seen / min(cores.seen) for seen in cores.seen]
-        print(f"cores, fastest 1.00: median {median(slow):.2f}, slowest {max(slow):.2f}")
+        print(
+            f"cores: the fastest took {min(cores.seen):.3f} ms for a piece of Python, the median "
+            f"{median(slow):.2f} times as long, the slowest {max(slow):.2f}"
+        )
     if options.out:
         facts = {"dim": dim, "core": core, "active": active, "milliseconds": rows}
         options.out.write_text(json.dumps(facts, indent=1))

@@ -43,6 +43,8 @@ SHAPING = ("probabilities", "interval_cap", "norm_bound")
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
 """Of the numbers of a type."""
+FITS_ANY = min(LARGEST.values())
+"""An update of this length has no larger number."""
 
 
 class Rule(ABC):
@@ -263,12 +265,14 @@ class Rule(ABC):
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> dict[int, str]:
         """Updates that would not be numbers any more in the type in which they are kept."""
+        squares = outcome.squared_norms.tolist()
+        if not squares or max(squares) <= FITS_ANY**2:
+            return {}
         kernels, updates = active.kernels, active.updates
         kept = self.kept_as(memory, updates)
         if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
             return {}
         reason = f"sent an update too long for {kept}, in which it would be kept"
-        squares = outcome.squared_norms.tolist()
         long = [i for i, square in enumerate(squares) if square > most**2]
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
+
 import numpy as np
 
 from fedsteer.draws import generator
@@ -103,18 +106,24 @@ class Casting:
 
 def roles(options: FedSteerOptions, owners: Owners, active: Active, rounds: int) -> Casting:
     """Before the pass: who could end up in a column after `rounds` training rounds."""
-    column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
+    column_of, fresh = _columns(tuple(owners)), active.fresh.tolist()
     core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
     reselecting = options.reselect_every is not None and (rounds + 1) % options.reselect_every == 0
     others = []
     if reselecting or None in owners:
-        others = [i for i, c in enumerate(active.clients) if c not in column_of and active.fresh[i]]
+        others = [i for i, c in enumerate(active.clients) if c not in column_of and fresh[i]]
         # In the order of slots, so that the order of the round's list does not matter.
         others.sort(key=lambda i: active.slots[i])
-    refreshed = [(c, i) for c, i in core if active.fresh[i]]
+    refreshed = [(c, i) for c, i in core if fresh[i]]
     taking = [i for _, i in refreshed]  # in order
     gram_of = np.array(sorted({*taking, *others}) if others else taking, np.int64)
     return Casting(core, refreshed, others, gram_of, reselecting)
+
+
+@lru_cache(maxsize=64)
+def _columns(owners: tuple[ClientId | None, ...]) -> Mapping[ClientId, int]:
+    """Whose column is which: the same from round to round, mostly."""
+    return {owner: column for column, owner in enumerate(owners) if owner is not None}
 
 
 def fill_vacant(

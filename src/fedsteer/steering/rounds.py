@@ -227,7 +227,10 @@ def _matrix(
     if isinstance(updates, (list, tuple)):
         if len(updates) != len(clients):
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
-        if not _alike(updates, dim, like) and (faults := _unlike(updates, dim, like)):
+        if _alike(updates, dim, like):
+            kernels = kernels_for(updates[0])
+            return kernels.plain(kernels.stack(updates)), {}
+        if faults := _unlike(updates, dim, like):
             return updates, faults
         updates = kernels_for(updates[0]).stack(updates)
     kernels = kernels_for(updates)
@@ -256,11 +259,9 @@ def _alike(updates: Sequence[Any], dim: int, like: Array | None) -> bool:
     first = updates[0]
     if like is None or kernels_for(first).check(first) or not _beside(first, like):
         return False
-    kind, dtype, device, shape = type(first), first.dtype, first.device, (dim,)
-    return all(
-        type(one) is kind and one.dtype == dtype and one.shape == shape and one.device == device
-        for one in updates
-    )
+    if first.shape != (dim,) or len({*map(type, updates)}) > 1:
+        return False
+    return len({(one.shape, one.dtype, one.device) for one in updates}) == 1
 
 
 def _unlike(updates: Sequence[Any], dim: int, like: Array | None) -> Faults:

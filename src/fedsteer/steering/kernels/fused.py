@@ -104,34 +104,39 @@ def launch(
     base: Tensor | None,
     base_scale: float,
 ) -> Running:
-    """Start the pass."""
+    """Start the pass. What its first kernel does not need comes after that: the GPU waits for it,
+    but for nothing that the host does later."""
     cut, programs, device = plan.cut, plan.programs, updates.device
     count, dim = updates.shape
-    steer = [] if coefficients is None or basis is None else coefficients.tolist()
-    held = updates if basis is None else basis  # which are not looked at without one
+    held, steer = (updates, None) if basis is None else (basis, coefficients)
     fresh = _addresses(updates, cut.count)
     known = _addresses(held, cut.width + 1, rows)  # one too many: never empty
     delta = torch.empty(dim, dtype=torch.float32, device=device)
     # The sums of each program and, behind them, those of all: one allocation less.
     partial = torch.empty(cut.sums * (programs + 2), dtype=torch.float32, device=device)
-    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
     added, scratch = delta if base is None else base, partial.data_ptr()
-    near = scratch + 4 * cut.sums * programs  # aligned: programs come by fours
     arrays: Arrays = updates, held, added, delta, partial
     places: Places = fresh, known, added.data_ptr(), delta.data_ptr(), scratch
     numbers = (
         plan.groups, float(base_scale), count,
-        (*weights.tolist(), *[0.0] * (cut.count - count)),
-        (*steer, *[0.0] * (cut.width + 1 - len(steer))),
-        cut.count, cut.width, cut.sums, cut.gram, base is not None,
+        _padded(weights, cut.count), _padded(steer, cut.width + 1),
+        cut.count, cut.width, cut.sums, cut.gram, plan.base,
         cut.positions, STAGES, GROUP, WARP,
     )  # fmt: skip
     options = {"num_warps": 1, "num_stages": STAGES, "maxnreg": cut.registers}
     _start(plan, device, fused_kernel.sweep, (programs, 1, 1), arrays, places, numbers, options)
+    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
+    near = scratch + 4 * cut.sums * programs  # aligned: programs come by fours
     arrays, grid, block = (partial, sums, sums), (cut.sums, 1, 1), 1 << (programs - 1).bit_length()
     places = scratch, sums.data_ptr(), near
     _start(plan, device, fused_kernel.add_up, grid, arrays, places, (programs, block), FOUR_WARPS)
     return Running(delta, sums, partial, near)
+
+
+def _padded(values: Floats | None, many: int) -> tuple[float, ...]:
+    """So many numbers, zeros behind these."""
+    found = [] if values is None else values.tolist()
+    return *found, *[0.0] * (many - len(found))
 
 
 def _keep(

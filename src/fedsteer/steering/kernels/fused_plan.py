@@ -84,6 +84,9 @@ def cut_for(count: int, width: int, gram: bool, group: int) -> Cut | None:
     return None
 
 
+Look = tuple[tuple[int, ...], tuple[int, ...], torch.dtype, bool, torch.device]
+
+
 class Layout(NamedTuple):
     """How an array lies in memory; all that matters but its address."""
 
@@ -92,13 +95,6 @@ class Layout(NamedTuple):
     dtype: torch.dtype
     aligned: bool
     device: torch.device
-
-    @staticmethod
-    def of(array: Tensor | Vectors) -> Layout:
-        if isinstance(array, Vectors):
-            return Layout(array.shape, APART, array.dtype, array.aligned, array.device)
-        aligned = array.data_ptr() % ALIGNED == 0
-        return Layout(array.shape, array.stride(), array.dtype, aligned, array.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +105,7 @@ class Plan:
     groups: int  # of positions: the dimension
     steps: tuple[int, int]  # from row to row of updates and basis, in groups
     programs: int
+    base: bool  # whether there is one
     compiled: dict[str, Any] = field(default_factory=dict)  # kernels by name, once they ran
 
 
@@ -121,23 +118,26 @@ def plan_for(
     gram: bool = False,
 ) -> Plan | None:
     """How to pass over these arrays; None where torch is the better choice."""
-    return _plan(
-        Layout.of(updates),
-        None if basis is None else Layout.of(basis),
-        None if base is None else Layout.of(base),
-        None if rows is None else _groups(len(rows)),
-        gram,
-    )
+    picked = None if rows is None else _groups(len(rows))
+    known, added = None if basis is None else _look(basis), None if base is None else _look(base)
+    return _plan(_look(updates), known, added, picked, gram)
+
+
+def _look(array: Tensor | Vectors) -> Look:
+    """The fields of its `Layout`, which itself would take longer to make than to look up."""
+    if isinstance(array, Vectors):
+        return array.shape, APART, array.dtype, array.aligned, array.device
+    aligned = array.data_ptr() % ALIGNED == 0
+    return array.shape, array.stride(), array.dtype, aligned, array.device
 
 
 @lru_cache(maxsize=256)
 def _plan(
-    updates: Layout,
-    basis: Layout | None,
-    base: Layout | None,
-    picked: int | None,
-    gram: bool,
+    fresh: Look, known: Look | None, added: Look | None, picked: int | None, gram: bool
 ) -> Plan | None:
+    updates = Layout(*fresh)
+    basis = None if known is None else Layout(*known)
+    base = None if added is None else Layout(*added)
     count, dim = updates.shape
     given = [layout for layout in (updates, basis, base) if layout is not None]
     if not count or not SMALLEST <= dim <= LARGEST or any(one.strides[-1] != 1 for one in given):
@@ -154,7 +154,8 @@ def _plan(
         return None
     by = cut.positions
     steps = apart[0] // by, apart[-1] // by
-    return Plan(cut, dim // by, steps, cut.together * _processors(updates.device))
+    programs = cut.together * _processors(updates.device)
+    return Plan(cut, dim // by, steps, programs, base is not None)
 
 
 def _groups(count: int) -> int:

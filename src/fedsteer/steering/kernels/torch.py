@@ -319,7 +319,7 @@ def stack(updates: Sequence[Tensor]) -> Rows:
     else:
         fits = first.numel() >= fused_plan.SMALLEST
         apart = fits and kernels_beside(first, FUSED) is not None
-    if not apart or not all(one.dtype == dtype and one.is_contiguous() for one in updates):
+    if not apart or False in [one.dtype == dtype and one.is_contiguous() for one in updates]:
         return torch.stack(tuple(updates))
     return Vectors([one.detach() if one.requires_grad else one for one in updates])
 
@@ -335,7 +335,9 @@ def renewed(target: Vectors, updates: Rows, pairs: Pairs, *, given: bool) -> Vec
         vector = fresh[position]
         own = given and vector.untyped_storage().nbytes() <= LARGER * vector.nbytes
         rows[row] = vector if own and vector.dtype == dtype else vector.to(dtype, copy=True)
-    return Vectors(rows)
+    found = Vectors(rows)
+    _ = found.aligned  # while a GPU may be busy, not when it waits for the next pass
+    return found
 
 
 def dtype_name(array: Rows) -> str:

@@ -8,7 +8,8 @@ does a column that is copied out of an update. `Vectors` stand in for such a mat
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 from typing import Any, final
 
 import numpy as np
@@ -62,7 +63,7 @@ class Vectors:
     @cached_property
     def aligned(self) -> bool:
         """Whether all of them begin where several numbers may be read at once (torch)."""
-        return not any(address % ALIGNED for address in self.addresses)
+        return reduce(or_, self.addresses) % ALIGNED == 0
 
 
 def _side_by_side(rows: list[Any]) -> Any:
