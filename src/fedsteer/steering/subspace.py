@@ -226,10 +226,12 @@ class Subspace(Component):
         if not refreshed and not installed:
             return
         taken = [(column, position) for column, position, _ in installed]
-        due = taken if result.kept else [*refreshed, *taken]
+        due, keep = [*refreshed, *taken], result.keep
+        if keep is not None and result.kept:
+            due = taken
+            if keep.renewed is not None:
+                self.rows = keep.renewed
         raw = not due or self._holds_raw(updates, cache)
-        if result.kept and result.keep and result.keep.renewed is not None:
-            self.rows = result.keep.renewed
         if due and raw:  # first of all: a GPU copies, we go on
             kernels, apart = kernels_for(updates), given and result.apart
             self.rows = kernels.write_rows(self.rows, updates, due, given=apart)
