@@ -103,8 +103,9 @@ def test_ctrl_c_brings_everything_home_and_processes_go_on(cluster: Any, tmp_pat
 
     with pytest.raises(Interrupted):
         compare_cells(cells, executor="ray", report=report)
-    begun = [cell for cell in cells if (cell.folder / CHECKPOINT).exists()]
-    assert {cell.folder for cell in begun} >= seen - {tmp_path}
+    # One may be through before the process of the other has started.
+    home = [c for c in cells if (c.folder / CHECKPOINT).exists() or Run(c.folder).finished]
+    assert {cell.folder for cell in home} >= seen - {tmp_path}
     assert not all(Run(cell.folder).finished for cell in cells)
     compare_cells(cells, jobs=1, resume=True)
     compare_cells(plan_cells(long(), ["fedavg", "mifa"], tmp_path / "whole"), jobs=1)
