@@ -97,13 +97,24 @@ def test_an_unusable_reply_is_recorded_and_left_out(answer: Any, word: str, tmp_
     assert row["active"] == 2 and row["failed"] + row["dropped"] == 1 and row["asked"] == 3
 
 
-def test_a_round_without_any_reply_keeps_the_model_and_goes_on() -> None:
-    grid = FakeGrid({11: late, 12: failing})
+def test_a_round_without_any_reply_keeps_the_model_and_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    grid = FakeGrid({11: late, 12: failing, 13: bad(w=np.full(5, np.nan, np.float32))})
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(grid, arrays(**INITIAL), num_rounds=3)
     np.testing.assert_array_equal(values(result.arrays)["w"], INITIAL["w"])
     assert strategy.number == 3
     assert result.train_metrics_clientapp[2]["fedsteer-failed"] == 2
+    told = "no reply in 3 rounds could be used: the model is the one that it began with"
+    assert told in caplog.text
+    caplog.clear()
+    grid.answers[11] = drifting(1)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=4)
+    grid.answers[11] = late
+    strategy.start(grid, arrays(**INITIAL), num_rounds=5)
+    assert "could be used" not in caplog.text
 
 
 def test_memory_moves_the_model_in_a_round_without_replies_as_in_the_simulator() -> None:

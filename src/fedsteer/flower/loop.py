@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -68,5 +68,8 @@ def run_rounds(
             log(INFO, "\t└──> training: %s", metrics)
             result.train_metrics_clientapp[number] = metrics
         evaluate(number)
+    if strategy.untouched:
+        said = "no reply in %s rounds could be used: the model is the one that it began with"
+        log(WARNING, f"fedsteer: {said}", strategy.number)
     store.finish(strategy.totals.result(strategy.number, strategy.trained))
     return result

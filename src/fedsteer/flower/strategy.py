@@ -302,6 +302,11 @@ class RuleStrategy(Strategy):
                 if self._let_go():
                     self._save()
 
+    @property
+    def untouched(self) -> bool:
+        """Whether training rounds have passed, and no update was ever used."""
+        return self.trained > 0 and not self._clients.last_seen.values.any()
+
     # -- inside -------------------------------------------------------------------------------
 
     def _adopt(self, arrays: ArrayRecord) -> None:
