@@ -10,7 +10,9 @@ class Population:
 
     Closed (sizes given):  n = sum of n_i over the present clients.
     Open (sizes None):     n = mean over the rounds so far of sum_{i in A} n_i / p_i, but never
-                           less than the sum of n_i over the present clients.
+                           less than the sum of n_i over the present clients and
+                           u <- (1 - s) u + s sum_{i new} n_i / p_i - sum_{i new} n_i, if positive,
+                           with s = 1 in the first round and 1/4 from then on.
 
         d_i = n_i / n
         a_i = min(d_i / p_i, max_weight)
@@ -27,6 +29,7 @@ class Population:
             for client, size in sizes.items():
                 self.sizes[client] = float(size)
         self.round_sums: list[float] = []
+        self.unseen = 0.0
 
     def begin(
         self,
@@ -35,7 +38,8 @@ class Population:
         sizes: Sequence[float] | None,
         ignore: Collection[Client] = (),
     ) -> None:
-        """Take in the sizes of this round; clients in `ignore` do not enter the open mean."""
+        """Take in the sizes of this round; clients in `ignore` only count as present from here."""
+        new = [client for client in clients if client not in self.sizes]
         for position, client in enumerate(clients):
             if sizes is not None:
                 self.sizes[client] = float(sizes[position])
@@ -43,10 +47,15 @@ class Population:
                 if self.closed:
                     raise ValueError(f"client {client!r} is new and brings no size")
                 self.sizes[client] = 1.0
-        round_sum = 0.0
+        round_sum = new_sum = 0.0
         for client, probability in zip(clients, probabilities, strict=True):
             if client not in ignore:
                 round_sum += self.sizes[client] / float(probability)
+                if client in new:
+                    new_sum += self.sizes[client] / float(probability)
+        share = 0.25 if self.round_sums else 1.0
+        unseen = (1 - share) * self.unseen + share * new_sum
+        self.unseen = max(unseen - sum(self.sizes[client] for client in new), 0.0)
         self.round_sums.append(round_sum)
 
     def leave(self, clients: Sequence[Client]) -> None:
@@ -61,7 +70,8 @@ class Population:
             return sum(self.sizes.values())
         if not self.round_sums:
             return 0.0
-        return max(sum(self.round_sums) / len(self.round_sums), sum(self.sizes.values()))
+        mean = sum(self.round_sums) / len(self.round_sums)
+        return max(mean, sum(self.sizes.values()) + self.unseen)
 
     def weight(self, client: Client) -> float:
         """d_i."""

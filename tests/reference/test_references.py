@@ -181,8 +181,9 @@ def test_population_by_hand() -> None:
 
 def test_open_population_by_hand() -> None:
     rule = NaiveFedVARP(2, None)
-    assert_allclose(rule.step(1, ["a"], [[1, 0]], [0.5]), [1, 0])  # n = 2
-    assert_allclose(rule.step(2, *NOBODY), [1, 0])  # n = (2 + 0) / 2
+    assert_allclose(rule.step(1, ["a"], [[1, 0]], [0.5]), [1, 0])  # n = 2: one is still unseen
+    # The mean is (2 + 0) / 2, less than 1 and 3/4 of what was unseen.
+    assert_allclose(rule.step(2, *NOBODY), [1 / 1.75, 0])
     # The mean is (2 + 0 + 2) / 3, less than the 1 + 2 points of those who are there: n = 3.
     assert_allclose(rule.step(3, ["b"], [[0, 2]], [1.0], [2]), [1 / 3, 4 / 3])
     rule.leave(["b"])

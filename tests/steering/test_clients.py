@@ -198,6 +198,24 @@ def test_who_leaves_an_open_population_takes_no_more_than_its_points() -> None:
     assert before == pytest.approx(1000, rel=0.1)
 
 
+@pytest.mark.parametrize(("before", "after", "p"), [(20, 200, 0.1), (50, 1000, 0.03)])
+def test_weights_follow_an_open_population_that_grows(before: int, after: int, p: float) -> None:
+    """They add up to one on average, soon after. A mean over all rounds is behind for as long as
+    it took: rounds 106 to 120 had added up to 1.4 and 3.0, the first one to 5 and 14."""
+    sums = np.zeros((20, 120))
+    for seed, own in enumerate(sums):
+        draw, clients = np.random.default_rng(seed), people(None)
+        for number in range(1, 121):
+            count = before if number <= 100 else after
+            here = np.flatnonzero(draw.random(count) < p).tolist()
+            active = visit(clients, number, here, probabilities=[p] * len(here))
+            own[number - 1] = active.weights.sum()
+    mean = sums.mean(axis=0)
+    assert mean[:100].mean() == pytest.approx(0.95, abs=0.06)
+    assert mean[100] < 4
+    assert mean[105:].mean() == pytest.approx(1, abs=0.1)
+
+
 def test_a_stranger_cannot_leave_before_anybody_came() -> None:
     with pytest.raises(RoundRefused, match="'x' is not a member"):
         people(None).leave(["x"])

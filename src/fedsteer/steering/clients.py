@@ -3,10 +3,15 @@
 With sizes given at the start the population is closed: d_i = n_i / sum n, and a newcomer must
 bring its size. Without, it is open: n is the running mean over steps of sum_A n_i/p_i, which, for
 known p_i, estimates the size of the whole population without bias from the first round on (the sum
-over clients seen so far would weigh the first rounds many times too much). It is never taken to be
-less than that sum, though: rounds in which nobody answers would otherwise shrink the population and
-let the baseline sum grow without end. Rules that do not use p_i have no such estimate; for them n
-is the sum over the clients seen so far.
+over clients seen so far would weigh the first rounds many times too much).
+
+A population that grows is larger than that mean for long. So n is never taken to be less than the
+sum over clients seen so far and what is still unseen, which newcomers tell: those of a round, each
+taken 1/p_i times, are on average everybody who was never seen before. That varies from round to
+round and is smoothed (NEWCOMERS); the larger of the two makes n some hundredths too large where
+nothing grows, and up to twice where clients take turns, until everybody had one. The sum also stays
+where nobody answers any more, when the mean would shrink and let the baseline grow without end.
+Rules that do not use p_i have no such estimates; for them n is the sum over clients seen so far.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster
-from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, plain_ids
+from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, Told, plain_ids
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -31,6 +36,8 @@ Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
 OUTWEIGHS = 1e4
 """If a part taken out of a running sum was this many times as long as what remains, its rounding
 error would show in the rest: the sum is taken anew."""
+NEWCOMERS = 0.25
+"""Share of this round, against all before it, in what newcomers tell of those still unseen."""
 NAMED = 4
 """Clients named in a message beside the first one with the same fault."""
 LAST = 1 << 62
@@ -56,6 +63,7 @@ class Clients(Component):
     bound: NormBound | None = None
     total: float = 0.0  # sum of n_i over members
     mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, p_i as of today (open)
+    unseen: float = 0.0  # points of members that never took part, as newcomers tell (open)
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
@@ -112,11 +120,11 @@ class Clients(Component):
             inverse = self.source.inverse(slots, round.number, given, fresh)
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
-        total, drift = self.total + _grown(sizes, old_sizes), 1.0
+        total, told = self.total + _grown(sizes, old_sizes), None
         if weighs and not self.closed:
             drift = self.source.drift(slots, round.number, fresh)
-            there = float((sizes * inverse)[fresh].sum())
-            total = max((self.mass * drift + there) / (self.rounds + 1), total)
+            told = self._told(sizes, old_sizes, inverse, fresh, drift)
+            total = max(told.mass / (self.rounds + 1), total + told.unseen)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
@@ -136,12 +144,23 @@ class Clients(Component):
             shares=shares,
             inverse=inverse,
             weights=weights,
-            drift=drift,
+            told=told,
             steps=round.steps,
             starts=round.starts,
             model=round.model,
             given=round.given,
         )
+
+    def _told(
+        self, sizes: Floats, old_sizes: Floats, inverse: Floats, fresh: Flags, drift: float
+    ) -> Told:
+        """What an open population is known by once this round has ended."""
+        standing_for, new = sizes * inverse, old_sizes <= 0
+        coming = float(standing_for[new & fresh].sum())
+        before, share = self.unseen * drift, NEWCOMERS if self.rounds else 1.0
+        unseen = (1.0 - share) * before + share * coming - float(sizes[new].sum())
+        there = float(standing_for[fresh].sum())
+        return Told(self.mass * drift + there, max(unseen, 0.0))
 
     def total_without(self, slots: Integers, *, weighs: bool) -> float:
         """n once these have left, as `activate` would have it for a round with nobody."""
@@ -149,7 +168,8 @@ class Clients(Component):
         staying[slots] = 0.0
         total = float(staying.sum())
         if weighs and not self.closed and self.rounds:
-            total = max(self.mass / self.rounds - float(self.sizes[slots].sum()), total)
+            leaving = float(self.sizes[slots].sum())
+            total = max(self.mass / self.rounds - leaving, total + self.unseen)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -179,9 +199,8 @@ class Clients(Component):
             if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
                 self.total = float(self.sizes.values.sum())
         if training:
-            if not self.closed:
-                there = float((active.sizes * active.inverse)[active.fresh].sum())
-                self.mass = self.mass * active.drift + there
+            if active.told is not None:
+                self.mass, self.unseen = active.told
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +82,13 @@ class Round:
         )
 
 
+class Told(NamedTuple):
+    """What rounds tell of the size of an open population, this one included; see `Clients`."""
+
+    mass: float
+    unseen: float
+
+
 @value
 class Active:
     """The clients of a round, checked, with everything a rule needs of size m."""
@@ -98,7 +105,7 @@ class Active:
     shares: Floats  # d_i = n_i / n
     inverse: Floats  # 1 / p_i
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 where not fresh
-    drift: float = 1.0  # how earlier 1/p_i compare with today's (open)
+    told: Told | None = None  # of an open population
     steps: Floats | None = None
     starts: Array | None = None
     model: Array | None = None
