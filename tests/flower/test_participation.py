@@ -113,7 +113,25 @@ def test_a_round_without_any_reply_keeps_the_model_and_goes_on(
     grid.answers[11] = drifting(1)
     strategy.start(grid, arrays(**INITIAL), num_rounds=4)
     grid.answers[11] = late
+    strategy.leave(["1"])
     strategy.start(grid, arrays(**INITIAL), num_rounds=5)
+    assert "could be used" not in caplog.text
+
+
+def test_a_warm_up_in_which_nobody_answers_is_told_of_and_one_that_ended_is_not(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    known = {"population": {1: 11, 2: 12}, "preset": "paper", "core_size": 1, "cycles": 1}
+    options: dict[str, Any] = {"fraction_evaluate": 0.0, "folder": str(tmp_path)} | known
+    grid = FakeGrid({11: late, 12: late})
+    FedSteer(**options).start(grid, arrays(**INITIAL), num_rounds=2)
+    assert "no reply in 2 rounds could be used" in caplog.text
+    caplog.clear()
+    grid.answers |= {11: drifting(1), 12: drifting(2)}
+    FedSteer(**options).start(grid, arrays(**INITIAL), num_rounds=3)
+    grid.answers |= {11: late, 12: late}
+    FedSteer(**options).start(grid, arrays(**INITIAL), num_rounds=5)
     assert "could be used" not in caplog.text
 
 

@@ -10,9 +10,10 @@ class Population:
 
     Closed (sizes given):  n = sum of n_i over the present clients.
     Open (sizes None):     n = mean over the rounds so far of sum_{i in A} n_i / p_i, but never
-                           less than the sum of n_i over the present clients and
-                           u <- (1 - s) u + s sum_{i new} n_i / p_i - sum_{i new} n_i, if positive,
-                           with s = 1 in the first round and 1/4 from then on.
+                           less than the sum of n_i over the present clients and u - sqrt(v), if
+                           positive, where with s = 1 in the first round and 1/4 from then on
+                           u <- max((1 - s) u + s sum_{i new} n_i / p_i - sum_{i new} n_i, 0)
+                           v <- (1 - s)^2 v + s^2 sum_{i new} (n_i / p_i)^2 (1 - p_i)
 
         d_i = n_i / n
         a_i = min(d_i / p_i, max_weight)
@@ -29,7 +30,7 @@ class Population:
             for client, size in sizes.items():
                 self.sizes[client] = float(size)
         self.round_sums: list[float] = []
-        self.unseen = 0.0
+        self.unseen = self.variance = 0.0
 
     def begin(
         self,
@@ -47,15 +48,17 @@ class Population:
                 if self.closed:
                     raise ValueError(f"client {client!r} is new and brings no size")
                 self.sizes[client] = 1.0
-        round_sum = new_sum = 0.0
+        round_sum = new_sum = squares = 0.0
         for client, probability in zip(clients, probabilities, strict=True):
             if client not in ignore:
                 round_sum += self.sizes[client] / float(probability)
                 if client in new:
                     new_sum += self.sizes[client] / float(probability)
+                    squares += (self.sizes[client] / probability) ** 2 * (1 - probability)
         share = 0.25 if self.round_sums else 1.0
         unseen = (1 - share) * self.unseen + share * new_sum
         self.unseen = max(unseen - sum(self.sizes[client] for client in new), 0.0)
+        self.variance = (1 - share) ** 2 * self.variance + share**2 * squares
         self.round_sums.append(round_sum)
 
     def leave(self, clients: Sequence[Client]) -> None:
@@ -71,7 +74,8 @@ class Population:
         if not self.round_sums:
             return 0.0
         mean = sum(self.round_sums) / len(self.round_sums)
-        return max(mean, sum(self.sizes.values()) + self.unseen)
+        surely = max(self.unseen - self.variance**0.5, 0.0)
+        return max(mean, sum(self.sizes.values()) + surely)
 
     def weight(self, client: Client) -> float:
         """d_i."""

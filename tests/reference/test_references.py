@@ -181,14 +181,23 @@ def test_population_by_hand() -> None:
 
 def test_open_population_by_hand() -> None:
     rule = NaiveFedVARP(2, None)
-    assert_allclose(rule.step(1, ["a"], [[1, 0]], [0.5]), [1, 0])  # n = 2: one is still unseen
-    # The mean is (2 + 0) / 2, less than 1 and 3/4 of what was unseen.
-    assert_allclose(rule.step(2, *NOBODY), [1 / 1.75, 0])
+    assert_allclose(rule.step(1, ["a"], [[1, 0]], [0.5]), [1, 0])  # n = 2
+    assert_allclose(rule.step(2, *NOBODY), [1, 0])  # n = (2 + 0) / 2: one unseen, give or take 1.4
     # The mean is (2 + 0 + 2) / 3, less than the 1 + 2 points of those who are there: n = 3.
     assert_allclose(rule.step(3, ["b"], [[0, 2]], [1.0], [2]), [1 / 3, 4 / 3])
     rule.leave(["b"])
     assert_allclose(rule.step(4, *NOBODY), [1, 0])  # n = 4 / 4
     assert_allclose(NaiveFedVARP(2, None).step(1, *NOBODY), [0, 0])
+
+
+def test_an_open_population_that_grows_by_hand() -> None:
+    rule = NaiveFedVARP(2, None)
+    for number in range(1, 9):
+        rule.step(number, ["a"], [[1, 0]], [1.0])  # n = 1, and nobody is unseen
+    # A hundred newcomers at p = 1/10 stand for 1,000, of variance 9,000. A quarter of that is 250:
+    # themselves and 150 unseen. The mean, (8 + 1,001) / 9, is less.
+    delta = rule.step(9, ["a", *range(100)], [[1, 0]] * 101, [1.0] + [0.1] * 100)
+    assert_allclose(delta, [1001 / (101 + 150 - 9000**0.5 / 4), 0])
 
 
 def test_cluster_fedvarp_by_hand() -> None:

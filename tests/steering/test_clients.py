@@ -200,8 +200,8 @@ def test_who_leaves_an_open_population_takes_no_more_than_its_points() -> None:
 
 @pytest.mark.parametrize(("before", "after", "p"), [(20, 200, 0.1), (50, 1000, 0.03)])
 def test_weights_follow_an_open_population_that_grows(before: int, after: int, p: float) -> None:
-    """They add up to one on average, soon after. A mean over all rounds is behind for as long as
-    it took: rounds 106 to 120 had added up to 1.4 and 3.0, the first one to 5 and 14."""
+    """They add up to one on average, soon after. A mean over all rounds alone is behind for as long
+    as it took: rounds 106 to 120 had added up to 1.4 and 3.0, the first of them to 5 and 14."""
     sums = np.zeros((20, 120))
     for seed, own in enumerate(sums):
         draw, clients = np.random.default_rng(seed), people(None)
@@ -211,9 +211,42 @@ def test_weights_follow_an_open_population_that_grows(before: int, after: int, p
             active = visit(clients, number, here, probabilities=[p] * len(here))
             own[number - 1] = active.weights.sum()
     mean = sums.mean(axis=0)
-    assert mean[:100].mean() == pytest.approx(0.95, abs=0.06)
-    assert mean[100] < 4
-    assert mean[105:].mean() == pytest.approx(1, abs=0.1)
+    assert mean[:100].mean() == pytest.approx(1, abs=0.05)
+    assert mean[100] < 4.5
+    assert mean[105:].mean() == pytest.approx(1, abs=0.15)
+
+
+def test_rare_newcomers_do_not_make_an_open_population_seem_to_grow() -> None:
+    """Half of the clients come in one round of 500, and stand for all of these when they do."""
+    chances = np.repeat([0.5, 0.002], 50)
+    sums, rare = np.zeros((20, 300)), np.zeros((20, 300))
+    for seed in range(20):
+        draw, clients = np.random.default_rng(seed), people(None)
+        for number in range(1, 301):
+            here = np.flatnonzero(draw.random(100) < chances)
+            active = visit(clients, number, here.tolist(), probabilities=chances[here])
+            sums[seed, number - 1] = active.weights.sum()
+            rare[seed, number - 1] = active.weights[here >= 50].sum()
+    assert sums.mean() == pytest.approx(1, abs=0.06)
+    assert rare.mean() == pytest.approx(0.5, abs=0.08)
+
+
+def test_what_is_unseen_follows_estimates_and_stays_when_clients_leave() -> None:
+    class Halving(Known):
+        def drift(self, slots: Any, number: int, fresh: Any = None) -> float:
+            return 0.5 if number == 9 else 1.0
+
+    clients = people(None, Halving())
+    for number in range(1, 8):
+        visit(clients, number, ["a"], probabilities=[1.0])
+    visit(clients, 8, ["a", *range(100)], probabilities=[1.0] + [0.1] * 100)
+    assert clients.unseen == 150 and clients.doubt == pytest.approx(9000**0.5 / 4)
+    slots = clients.roster.find([0, 1])
+    assert clients.total_without(slots, weighs=True) == 99 + 150 - clients.doubt
+    assert clients.total_without(slots, weighs=False) == 99
+    visit(clients, 9, [])
+    assert clients.unseen == 0.75 * 150 / 2
+    assert clients.doubt == pytest.approx(0.75 * 9000**0.5 / 8)
 
 
 def test_a_stranger_cannot_leave_before_anybody_came() -> None:

@@ -68,7 +68,7 @@ def run_rounds(
             log(INFO, "\t└──> training: %s", metrics)
             result.train_metrics_clientapp[number] = metrics
         evaluate(number)
-    if strategy.untouched:
+    if strategy.number and not strategy.used:
         said = "no reply in %s rounds could be used: the model is the one that it began with"
         log(WARNING, f"fedsteer: {said}", strategy.number)
     store.finish(strategy.totals.result(strategy.number, strategy.trained))

@@ -89,6 +89,7 @@ class RuleStrategy(Strategy):
         self.store = RunStore(None if self.options.folder is None else Path(self.options.folder))
         self.number = 0  # of the last finished round
         self.trained = 0  # rounds so far that were no warm-up
+        self.used = 0  # updates that the rule took in, those of a warm-up as well
         self.totals = Totals()
         self.moments = self.optimiser.init()
         self.state: State  # these two from the first arrays on
@@ -192,7 +193,7 @@ class RuleStrategy(Strategy):
             )
         except RoundRefused as refusal:
             return self._hold(server_round, asked, reading, refusal)
-        self.state = step.state
+        self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
         for client, reason in list(step.diagnostics.dropped.items())[:1]:
             more = len(step.diagnostics.dropped) - 1
             others = f"; and {more} more, clients.jsonl has them" if more else ""
@@ -302,11 +303,6 @@ class RuleStrategy(Strategy):
                 if self._let_go():
                     self._save()
 
-    @property
-    def untouched(self) -> bool:
-        """Whether training rounds have passed, and no update was ever used."""
-        return self.trained > 0 and not self._clients.last_seen.values.any()
-
     # -- inside -------------------------------------------------------------------------------
 
     def _adopt(self, arrays: ArrayRecord) -> None:
@@ -326,18 +322,19 @@ class RuleStrategy(Strategy):
         setup = describe_setup(
             self.rule, self.optimiser, self.options, self.sampling, model.describe()
         )
-        moments, number, counted = self.optimiser.init(), 0, {"trained": 0}
+        moments, number, counted = self.optimiser.init(), 0, {"trained": 0, "used": 0}
         found = self.store.load() if resume else None
         if found is not None:
             packed, meta = found
             refuse_other_setup(meta["setup"], setup, self.options.folder)
             model.restore(packed)
             state, moments = unpack_states(packed, meta, "rule", "moments")
-            number, counted = meta["number"], dict(meta["totals"])
+            number = meta["number"]
+            counted = {"used": number} | meta["totals"]  # older ones do not tell
             self.identities.restore(meta["identities"])
         # Nothing is taken over before here: what was refused once is refused again.
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
-        self.number, self.trained = number, counted.pop("trained")
+        self.number, self.trained, self.used = number, counted.pop("trained"), counted.pop("used")
         self.totals = Totals(**counted)
         if found is None:
             self._begin_records()
@@ -397,5 +394,5 @@ class RuleStrategy(Strategy):
     def _save(self) -> None:
         packed, states = pack_states(rule=self.state, moments=self.moments)
         more = {"number": self.number, "identities": self.identities.pack(), "setup": self._setup}
-        more |= {"totals": asdict(self.totals) | {"trained": self.trained}}
+        more |= {"totals": asdict(self.totals) | {"trained": self.trained, "used": self.used}}
         self.store.save(self.model.pack() | packed, states | more)

@@ -6,16 +6,19 @@ known p_i, estimates the size of the whole population without bias from the firs
 over clients seen so far would weigh the first rounds many times too much).
 
 A population that grows is larger than that mean for long. So n is never taken to be less than the
-sum over clients seen so far and what is still unseen, which newcomers tell: those of a round, each
-taken 1/p_i times, are on average everybody who was never seen before. That varies from round to
-round and is smoothed (NEWCOMERS); the larger of the two makes n some hundredths too large where
-nothing grows, and up to twice where clients take turns, until everybody had one. The sum also stays
-where nobody answers any more, when the mean would shrink and let the baseline grow without end.
-Rules that do not use p_i have no such estimates; for them n is the sum over clients seen so far.
+sum over clients seen so far and what is surely still unseen, which newcomers tell: those of a
+round, each taken 1/p_i times, are on average everybody who was never seen before. That varies from
+round to round, most of all where rare clients are among them; so it is smoothed (NEWCOMERS) and
+counts as far as it is beyond its own standard deviation. Where nothing grows, that makes n larger
+by a hundredth or two; where clients take turns, nearly twice as large until everybody had one. The
+sum stays where nobody answers any more, when the mean would shrink and let the baseline grow
+without end. Rules that do not use p_i have no such estimates; for them n is the sum over clients
+seen so far.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -64,6 +67,7 @@ class Clients(Component):
     total: float = 0.0  # sum of n_i over members
     mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, p_i as of today (open)
     unseen: float = 0.0  # points of members that never took part, as newcomers tell (open)
+    doubt: float = 0.0  # standard deviation of that
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
@@ -121,10 +125,11 @@ class Clients(Component):
         else:
             inverse = np.ones(count) if given is None else 1.0 / given
         total, told = self.total + _grown(sizes, old_sizes), None
-        if weighs and not self.closed:
-            drift = self.source.drift(slots, round.number, fresh)
+        if not self.closed:
+            drift = self.source.drift(slots, round.number, fresh) if weighs else 1.0
             told = self._told(sizes, old_sizes, inverse, fresh, drift)
-            total = max(told.mass / (self.rounds + 1), total + told.unseen)
+            if weighs:
+                total = max(told.mass / (self.rounds + 1), total + told.surely_unseen)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
@@ -156,20 +161,26 @@ class Clients(Component):
     ) -> Told:
         """What an open population is known by once this round has ended."""
         standing_for, new = sizes * inverse, old_sizes <= 0
-        coming = float(standing_for[new & fresh].sum())
-        before, share = self.unseen * drift, NEWCOMERS if self.rounds else 1.0
-        unseen = (1.0 - share) * before + share * coming - float(sizes[new].sum())
-        there = float(standing_for[fresh].sum())
-        return Told(self.mass * drift + there, max(unseen, 0.0))
+        coming = new & fresh
+        share, before = NEWCOMERS if self.rounds else 1.0, drift * (1.0 - NEWCOMERS)
+        unseen = before * self.unseen + share * float(standing_for[coming].sum())
+        spread = (
+            share * standing_for[coming] * np.sqrt(np.maximum(1.0 - 1.0 / inverse[coming], 0.0))
+        )
+        return Told(
+            mass=self.mass * drift + float(standing_for[fresh].sum()),
+            unseen=max(unseen - float(sizes[new].sum()), 0.0),
+            doubt=math.hypot(before * self.doubt, *spread.tolist()),
+        )
 
     def total_without(self, slots: Integers, *, weighs: bool) -> float:
-        """n once these have left, as `activate` would have it for a round with nobody."""
+        """n once these have left."""
         staying = self.sizes.values.copy()
         staying[slots] = 0.0
         total = float(staying.sum())
         if weighs and not self.closed and self.rounds:
-            leaving = float(self.sizes[slots].sum())
-            total = max(self.mass / self.rounds - leaving, total + self.unseen)
+            leaving, unseen = float(self.sizes[slots].sum()), max(self.unseen - self.doubt, 0.0)
+            total = max(self.mass / self.rounds - leaving, total + unseen)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -200,7 +211,7 @@ class Clients(Component):
                 self.total = float(self.sizes.values.sum())
         if training:
             if active.told is not None:
-                self.mass, self.unseen = active.told
+                self.mass, self.unseen, self.doubt = active.told
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number

@@ -24,7 +24,7 @@ from fedsteer.values import value
 
 LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
-RAREST = 1e-300
+RAREST = 1e-280
 """The least probability: its inverse is a number."""
 NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
 Faults = dict[int, str]
@@ -87,6 +87,12 @@ class Told(NamedTuple):
 
     mass: float
     unseen: float
+    doubt: float
+
+    @property
+    def surely_unseen(self) -> float:
+        """As far as it is beyond doubt."""
+        return max(self.unseen - self.doubt, 0.0)
 
 
 @value
