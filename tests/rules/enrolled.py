@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fedsteer import RULES, Diagnostics, Round, Rule, State, make_rule
@@ -106,6 +107,7 @@ ENROLLED = AS_PUBLISHED | {
     f"{name}-practical": Enrolled(name, preset="practical")
     for name in {entry.name: None for entry in AS_PUBLISHED.values()}
 }
+every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
 
 LIBRARIES: dict[str, Convert] = {
     "numpy-float16": lambda values: np.asarray(values, np.float16),

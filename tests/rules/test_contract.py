@@ -21,6 +21,7 @@ from tests.rules.enrolled import (
     Played,
     as_round,
     events,
+    every_rule,
     host,
     missing_rules,
     packed,
@@ -28,7 +29,6 @@ from tests.rules.enrolled import (
 )
 from tests.rules.stories import Event
 
-every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
 POPULATIONS = [
     pytest.param(entry, closed, id=f"{label}-{'closed' if closed else 'open'}")
     for label, entry in ENROLLED.items()

@@ -7,18 +7,15 @@ import weakref
 from typing import Any
 
 import numpy as np
-import pytest
 
 from fedsteer import Diagnostics, Round, make_rule
-from tests.rules.enrolled import ENROLLED, FLOAT64, Enrolled, as_round, events, start
+from tests.rules.enrolled import FLOAT64, Enrolled, as_round, events, every_rule, start
 
 LISTS = (
     *("weights", "probabilities", "staleness", "norms"),
     *("relative_errors", "refreshed_errors", "cosines"),
 )
 NUMBERS = ("variance", "condition", "columns", "delta_norm", "bound_factor")
-
-every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED)
 
 
 def facts(told: Diagnostics) -> list[Any]:

@@ -10,9 +10,7 @@ import torch
 
 from fedsteer import Round, RoundRefused, make_rule
 from fedsteer.steering.state import State
-from tests.rules.enrolled import DIM, ENROLLED, SIZES, Enrolled
-
-every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
+from tests.rules.enrolled import DIM, SIZES, Enrolled, every_rule
 
 
 def test_ids_may_be_arrays() -> None:

@@ -15,9 +15,16 @@ from safetensors.numpy import load_file, save_file
 
 from fedsteer import State, StateError, make_rule
 from fedsteer.steering.state import VERSION, Component, pack_states, unpack_states
-from tests.rules.enrolled import ENROLLED, LIBRARIES, SIZES, Enrolled, events, packed, start
-
-every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
+from tests.rules.enrolled import (
+    ENROLLED,
+    LIBRARIES,
+    SIZES,
+    Enrolled,
+    events,
+    every_rule,
+    packed,
+    start,
+)
 
 
 def mid_story(entry: Enrolled, library: str = "numpy-float32") -> State:

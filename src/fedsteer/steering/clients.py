@@ -162,11 +162,11 @@ class Clients(Component):
         """What an open population is known by once this round has ended."""
         standing_for, new = sizes * inverse, old_sizes <= 0
         coming = new & fresh
-        share, before = NEWCOMERS if self.rounds else 1.0, drift * (1.0 - NEWCOMERS)
+        share = NEWCOMERS if self.rounds else 1.0
+        before = (1.0 - share) * drift
         unseen = before * self.unseen + share * float(standing_for[coming].sum())
-        spread = (
-            share * standing_for[coming] * np.sqrt(np.maximum(1.0 - 1.0 / inverse[coming], 0.0))
-        )
+        absent = np.maximum(1.0 - 1.0 / inverse[coming], 0.0)  # how probably each is
+        spread = share * standing_for[coming] * np.sqrt(absent)
         return Told(
             mass=self.mass * drift + float(standing_for[fresh].sum()),
             unseen=max(unseen - float(sizes[new].sum()), 0.0),
@@ -179,8 +179,8 @@ class Clients(Component):
         staying[slots] = 0.0
         total = float(staying.sum())
         if weighs and not self.closed and self.rounds:
-            leaving, unseen = float(self.sizes[slots].sum()), max(self.unseen - self.doubt, 0.0)
-            total = max(self.mass / self.rounds - leaving, total + unseen)
+            told, leaving = Told(self.mass, self.unseen, self.doubt), self.sizes[slots].sum()
+            total = max(told.mass / self.rounds - float(leaving), total + told.surely_unseen)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:

@@ -25,7 +25,7 @@ from fedsteer.values import value
 LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
 RAREST = 1e-280
-"""The least probability: its inverse is a number."""
+"""The least probability: of its inverse, LARGEST_COUNT times and of many, the sum is a number."""
 NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
 Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
@@ -240,12 +240,13 @@ def _matrix(
     if isinstance(updates, (list, tuple)):
         if len(updates) != len(clients):
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
-        if _alike(updates, dim, like):
-            kernels = kernels_for(updates[0])
-            return kernels.plain(kernels.stack(updates)), {}
-        if faults := _unlike(updates, dim, like):
+        alike = _alike(updates, dim, like)
+        if not alike and (faults := _unlike(updates, dim, like)):
             return updates, faults
-        updates = kernels_for(updates[0]).stack(updates)
+        kernels = kernels_for(updates[0])
+        updates = kernels.stack(updates)
+        if alike:  # all that follows is known of them
+            return kernels.plain(updates), {}
     kernels = kernels_for(updates)
     if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
