@@ -27,7 +27,8 @@ def afresh() -> Iterator[None]:
 
 def tensor(cuda: bool = True, size: int = 4) -> Any:
     device = torch.device("cuda:0" if cuda else "cpu")
-    return SimpleNamespace(device=device, dtype=SimpleNamespace(itemsize=size))
+    dtype = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[size]
+    return SimpleNamespace(device=device, dtype=dtype)
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:

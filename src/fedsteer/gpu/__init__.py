@@ -17,13 +17,13 @@ from fedsteer.errors import first_line
 
 def kernels_beside(values: Any, module: str) -> Any:
     """The Triton kernels in `module` for these numbers of torch, or None: then torch does it."""
-    usable = values.device.type == "cuda" and values.dtype.itemsize < 8
-    return _imported(module, values.device) if usable else None
+    return _imported(module, values.device, values.dtype)
 
 
 @cache
-def _imported(module: str, device: Any) -> Any:
-    return import_module(module) if triton_works(device) else None
+def _imported(module: str, device: Any, dtype: Any) -> Any:
+    usable = device.type == "cuda" and dtype.itemsize < 8 and triton_works(device)
+    return import_module(module) if usable else None
 
 
 @cache

@@ -304,19 +304,10 @@ def _diagnose(
     weighs: bool,
 ) -> Diagnostics:
     moves = outcome.action != "hold"
+    delta_norm = factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0
+    unbiased = active.weights if weighs and outcome.phase == "train" else None
     return Diagnostics(
-        phase=outcome.phase,
-        number=active.number,
-        clients=active.clients,
-        fresh=tuple(active.fresh.tolist()),
-        weights=outcome.weights,
-        delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,
-        bound_factor=factor,
-        dropped=dropped,
-        core_set=outcome.core_set,
-        squared_norms=outcome.squared_norms,
-        inverse=active.inverse,
-        last_seen=last_seen,
-        unbiased=active.weights if weighs and outcome.phase == "train" else None,
-        look=outcome.beliefs,
-    )
+        outcome.phase, active.number, active.clients, tuple(active.fresh.tolist()),
+        outcome.weights, delta_norm, factor, dropped, outcome.core_set,
+        outcome.squared_norms, active.inverse, last_seen, unbiased, outcome.beliefs,
+    )  # fmt: skip

@@ -127,15 +127,10 @@ class FedSteer(Rule):
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
         believed = space.geometry, space.estimate_scale, used, new, result.products
-        return Outcome(
-            delta=result.delta,
-            delta_squared_norm=result.delta_squared_norm,
-            squared_norms=result.squared_norms,
-            weights=weights,
-            core_set=tuple([owner for owner in space.owners if owner is not None]),
-            beliefs=partial(_believed, *believed),
-            scratch=Scratch(result, casting, old, new),
-        )
+        found = result.delta, result.delta_squared_norm, result.squared_norms, weights
+        core_set = tuple([owner for owner in space.owners if owner is not None])
+        scratch = Scratch(result, casting, old, new)
+        return Outcome(*found, "move", "train", core_set, partial(_believed, *believed), scratch)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own, options = own_of(memory, FedSteerMemory), self.options

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -47,11 +47,9 @@ LAST = 1 << 62
 """No round has a number as high as this."""
 
 
-class Found(NamedTuple):
-    """The clients of a round as they were before it."""
-
-    slots: Integers  # newcomers have the slot they will get
-    sizes: Floats  # n_i; 0: not a member
+Found = tuple[Integers, Floats]
+"""The clients of a round as they were before it: their slots, newcomers those they will get, and
+n_i, 0 where they are not members."""
 
 
 @dataclass
@@ -93,7 +91,7 @@ class Clients(Component):
     def look_up(self, round: Round) -> Found:
         """Who they are, before anything is checked."""
         slots = self.roster.preview(round.clients)
-        return Found(slots, self.sizes[slots])
+        return slots, self.sizes[slots]
 
     def inspect(self, round: Round, found: Found) -> Faults:
         """Unknown clients: nobody can say what they weigh."""
@@ -101,7 +99,7 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        sizes = found.sizes.tolist()
+        sizes = found[1].tolist()
         if 0.0 not in sizes:
             return {}
         reason = "is unknown, and nobody said how many points it has: it cannot join"
@@ -136,25 +134,12 @@ class Clients(Component):
             weights = np.where(fresh, weights, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
-        return Active(
-            number=round.number,
-            clients=tuple(round.clients),
-            slots=slots,
-            updates=round.updates,
-            kernels=kernels_for(round.updates),
-            fresh=fresh,
-            sizes=sizes,
-            old_sizes=old_sizes,
-            total=total,
-            shares=shares,
-            inverse=inverse,
-            weights=weights,
-            told=told,
-            steps=round.steps,
-            starts=round.starts,
-            model=round.model,
-            given=round.given,
-        )
+        updates = round.updates
+        return Active(  # by position: to name them all takes longer than to store them
+            round.number, tuple(round.clients), slots, updates, kernels_for(updates), fresh,
+            sizes, old_sizes, total, shares, inverse, weights, told,
+            round.steps, round.starts, round.model, round.given,
+        )  # fmt: skip
 
     def _told(
         self, sizes: Floats, old_sizes: Floats, inverse: Floats, fresh: Flags, drift: float
@@ -213,7 +198,9 @@ class Clients(Component):
             if active.told is not None:
                 self.mass, self.unseen, self.doubt = active.told
             self.rounds += 1
-            self.source.observe(active.slots[active.fresh], active.number)
+            slots, fresh = active.slots, active.fresh
+            came = slots if fresh is _everybody(len(slots)) else slots[fresh]
+            self.source.observe(came, active.number)
         self.last_seen[active.slots] = active.number
         self.number = active.number
 

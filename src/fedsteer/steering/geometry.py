@@ -10,15 +10,25 @@ import numpy as np
 
 from fedsteer.steering.kernels import Floats, Pairs
 from fedsteer.steering.ridge import condition, ridge_solver
-from fedsteer.values import value
 
 
-@value
 class Geometry:
-    """Scales, condition and the factored ridge system. Nothing here may be written into."""
+    """Scales, condition and the factored ridge system. Nothing here may be written into.
 
-    gram: Floats  # (k, k) of the raw columns
-    basis: str  # "unit" or "mean"
+    gram    (k, k) of the raw columns
+    basis   "unit" or "mean"
+    scale   (k,) from raw columns to those coordinates are solved in: 1/|h_j|, or 1/k; 0 where there
+            is no column
+    """
+
+    def __init__(self, gram: Floats, basis: str) -> None:
+        squares = gram.diagonal().tolist()  # so few that lists are quicker than arrays
+        if basis == "mean":
+            scale = [1.0 / len(squares) if square > 0 else 0.0 for square in squares]
+        else:
+            scale = [1.0 / math.sqrt(square) if square > 0 else 0.0 for square in squares]
+        self.gram, self.basis = gram, basis
+        self.scale: Floats = np.array(scale)
 
     @cached_property
     def present(self) -> Floats:
@@ -29,14 +39,6 @@ class Geometry:
     def columns(self) -> int:
         """How many are present."""
         return int(self.present.sum())
-
-    @cached_property
-    def scale(self) -> Floats:
-        """Factor from raw columns to those coordinates are solved in: 1/|h_j|, or 1/k."""
-        if self.basis == "mean":
-            return self.present / len(self.gram)
-        squares = self.gram.diagonal().tolist()  # so few that lists are quicker than arrays
-        return np.array([1.0 / math.sqrt(square) if square > 0 else 0.0 for square in squares])
 
     @cached_property
     def scaled(self) -> Floats:

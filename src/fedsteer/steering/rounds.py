@@ -27,6 +27,7 @@ LARGEST_COUNT = 1e15
 RAREST = 1e-280
 """The least probability: of its inverse, LARGEST_COUNT times and of many, the sum is a number."""
 NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
+PLAIN = frozenset({int, str})  # what ids are
 Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
 
@@ -166,7 +167,7 @@ def plain_ids(clients: Any) -> list[ClientId]:
     if isinstance(clients, str) or not hasattr(clients, "__iter__"):
         raise RoundRefused(f"clients are a list of ids, not {clients!r}")
     listed = list(clients)
-    if not {int, str}.issuperset(map(type, listed)):
+    if not PLAIN.issuperset(map(type, listed)):
         listed = [plain_id(client) for client in listed]
     return listed
 
@@ -179,13 +180,20 @@ def settle_arrays(round: Round, dim: int, like: Array | None = None) -> tuple[Ro
     """
     number, clients = whole_number(round.number), plain_ids(round.clients)
     count = len(clients)
-    probabilities = _vector(round.probabilities, "probabilities", count)
-    sizes, steps = _vector(round.sizes, "sizes", count), _vector(round.steps, "steps", count)
+    probabilities, sizes, steps = round.probabilities, round.sizes, round.steps
+    starts, model, refresh = round.starts, round.model, round.refresh
+    if probabilities is not None:
+        probabilities = _vector(probabilities, "probabilities", count)
+    if sizes is not None:
+        sizes = _vector(sizes, "sizes", count)
+    if steps is not None:
+        steps = _vector(steps, "steps", count)
     updates, faults = _matrix(round.updates, clients, dim, like)
-    refresh = None if round.refresh is None else plain_ids(round.refresh)
-    if refresh and (strangers := sorted(set(refresh) - set(clients), key=id_order)):
-        names = ", ".join(map(repr, strangers))
-        raise RoundRefused(f"refresh names clients that sent no update: {names}", strangers)
+    if refresh is not None:
+        refresh = plain_ids(refresh)
+        if strangers := sorted(set(refresh) - set(clients), key=id_order):
+            names = ", ".join(map(repr, strangers))
+            raise RoundRefused(f"refresh names clients that sent no update: {names}", strangers)
     if len(set(clients)) < count:
         repeated = Counter(clients)
         _fault(faults, [repeated[client] > 1 for client in clients], "appears more than once")
@@ -199,17 +207,21 @@ def settle_arrays(round: Round, dim: int, like: Array | None = None) -> tuple[Ro
             probabilities = np.where(idle, 1.0, probabilities)
             bad = [wrong and not excused for wrong, excused in zip(bad, idle, strict=True)]
         _fault(faults, bad, "probabilities must be in (0, 1]")
-    for name, given in (("sizes", sizes), ("steps", steps)):
-        if given is not None:
-            bad = [not 0 < value <= LARGEST_COUNT for value in given.tolist()]
-            _fault(faults, bad, f"{name} must be positive and finite (at most {LARGEST_COUNT:.0e})")
-    vectors = probabilities, sizes, steps
-    rest = _plain(round.starts), _plain(round.model), refresh
-    return Round(number, clients, updates, *vectors, *rest, given=bool(round.given)), faults
+    if sizes is not None:
+        _count(faults, sizes, "sizes")
+    if steps is not None:
+        _count(faults, steps, "steps")
+    if starts is not None:
+        starts = kernels_for(starts).plain(starts)
+    if model is not None:
+        model = kernels_for(model).plain(model)
+    vectors, given = (probabilities, sizes, steps), bool(round.given)
+    return Round(number, clients, updates, *vectors, starts, model, refresh, given), faults
 
 
-def _plain(array: Array | None) -> Array | None:
-    return None if array is None else kernels_for(array).plain(array)
+def _count(faults: Faults, values: Floats, name: str) -> None:
+    bad = [not 0 < value <= LARGEST_COUNT for value in values.tolist()]
+    _fault(faults, bad, f"{name} must be positive and finite (at most {LARGEST_COUNT:.0e})")
 
 
 def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
@@ -219,9 +231,7 @@ def _fault(faults: Faults, bad: list[bool], reason: str) -> None:
                 faults.setdefault(position, reason)
 
 
-def _vector(values: Any, name: str, count: int) -> Floats | None:
-    if values is None:
-        return None
+def _vector(values: Any, name: str, count: int) -> Floats:
     try:
         vector = kernels_for(values).floats(values)
     except (TypeError, ValueError):
@@ -248,7 +258,8 @@ def _matrix(
         if alike:  # all that follows is known of them
             return kernels.plain(updates), {}
     kernels = kernels_for(updates)
-    if problem := kernels.check(updates):
+    usual = like is not None and type(updates) is type(like) and updates.dtype == like.dtype
+    if not usual and (problem := kernels.check(updates)):
         raise RoundRefused(problem, clients)
     if updates.shape != (len(clients), dim):
         raise RoundRefused(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
 
@@ -54,10 +54,12 @@ class Pass:
     keep: Keep | None = None  # what it was asked to keep
     apart: bool = False  # whether rows were read where they lie, without any copy
 
-    @cached_property
+    @property
     def bad(self) -> list[int]:
         """Positions of updates whose norm is not finite."""
         squares = self.squared_norms.tolist()
+        if math.isfinite(sum(squares)):
+            return []
         return [i for i, square in enumerate(squares) if not math.isfinite(square)]
 
     @property
@@ -66,7 +68,7 @@ class Pass:
         keep = self.keep
         if keep is None or not (keep.queued or keep.renewed is not None):
             return False
-        return not self.bad and math.isfinite(self.delta_squared_norm)
+        return math.isfinite(self.delta_squared_norm) and not self.bad
 
 
 def nothing() -> None:
@@ -173,19 +175,27 @@ def runs(pairs: Pairs) -> Iterator[tuple[int, int, int]]:
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors and vectors of them, "numpy" for everything else."""
-    if type(array) is Vectors:
-        array = array.rows[0]
-    return _library_of_module(type(array).__module__)
-
-
-@cache
-def _library_of_module(module: str) -> str:
-    return "torch" if module.partition(".")[0] == "torch" else "numpy"
+    return _library_of(_kind(array))
 
 
 def kernels_for(array: object) -> Kernels:
     """The kernels for the library this array belongs to."""
-    return kernels_named(library_of(array))
+    return _kernels_for(_kind(array))
+
+
+def _kind(array: object) -> type:
+    """Of each row, where there are several arrays."""
+    return type(array.rows[0] if type(array) is Vectors else array)
+
+
+@cache
+def _library_of(kind: type) -> str:
+    return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
+
+
+@cache
+def _kernels_for(kind: type) -> Kernels:
+    return kernels_named(_library_of(kind))
 
 
 @cache

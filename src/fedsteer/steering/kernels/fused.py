@@ -30,11 +30,10 @@ from torch import Tensor
 from triton.runtime import driver
 
 from fedsteer.steering.kernels import Floats, Integers, Keep, Pass, fused_kernel, runs
-from fedsteer.steering.kernels.fused_plan import GROUP, WARP, Plan, plan_for
+from fedsteer.steering.kernels.fused_plan import Plan, plan_for
 from fedsteer.steering.kernels.torch import renewed
 from fedsteer.steering.kernels.vectors import Vectors
 
-STAGES = 3  # steps read ahead, and one
 COPIED = 1 << 10  # groups a program of `keep` copies
 NO_PLACES = np.zeros((0, 0), np.int64)
 FOUR_WARPS = {"num_warps": 4}
@@ -56,7 +55,7 @@ def one_pass(
     keep: Keep | None,
 ) -> Pass | None:
     """See `Kernels.one_pass`; None where torch is the better choice."""
-    count, width = len(weights), 0
+    width = 0
     if basis is not None and coefficients is not None:
         width = len(coefficients)
     if not width:
@@ -65,33 +64,59 @@ def one_pass(
     plan = plan_for(updates, basis, rows, base, gram=pairs)
     if plan is None:
         return None
-    running = launch(plan, updates, weights, basis, coefficients, rows, base, base_scale)
-    summed, places = torch.cuda.Event(), NO_PLACES
+    if plan.device != torch.cuda.current_device():
+        with torch.cuda.device(plan.device):
+            return one_pass(
+                updates, weights, basis, coefficients, rows, base, base_scale, gram_of,
+                meanwhile, keep,
+            )  # fmt: skip
+    delta, way = launch(plan, updates, weights, basis, coefficients, rows, base, base_scale)
+    places = NO_PLACES
     try:
-        summed.record(torch.cuda.current_stream(updates.device))
+        way.there.record(way.stream)
         if keep and basis is not None and rows is None:
-            _keep(plan, keep, updates, basis, running)
+            _keep(plan, keep, updates, basis, way)
         meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
-        written = running.sums.numpy()
     finally:  # the GPU still writes to them
-        summed.synchronize()
-    found: Floats = written.copy()  # memory of this kind is scarce: nobody is to hold on to it
-    inner = plan.cut.width * plan.cut.count
+        way.there.synchronize()
+    found: Floats = way.seen.copy()
+    plan.ways[way.number].append(way)
+    inner, count = plan.cut.width * plan.cut.count, plan.count
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
     squares = found[inner : inner + count]
     sums = products, squares, found.take(places), found.item(-1)
-    return Pass(running.delta, *sums, keep, apart=True)
+    return Pass(delta, *sums, keep, True)
 
 
-class Running(NamedTuple):
-    """What a GPU is still computing: to be held till then."""
+class Way(NamedTuple):
+    """How sums come to the host. Passes of one plan in one stream use it one after the other, for
+    to make one takes the host twenty microseconds."""
 
-    delta: Tensor
-    sums: Tensor  # in the host's memory
-    partial: Tensor
-    near: int  # where the sums stand beside delta, in `partial`
+    partial: Tensor  # the sums of each program and, behind them, those of all
+    host: Tensor  # those of all, in the host's memory
+    seen: Floats  # the same
+    there: torch.cuda.Event  # once they have arrived
+    stream: torch.cuda.Stream
+    number: int  # of the stream
+    places: tuple[int, int, int]  # of `partial`, of `host`, and of all sums in `partial`
+
+    @staticmethod
+    def of(plan: Plan, device: torch.device) -> Way:
+        """One that is not in use."""
+        number = driver.active.get_current_stream(plan.device)
+        ways: list[Way] = plan.ways.setdefault(number, [])
+        if ways:
+            return ways.pop()
+        sums, programs = plan.cut.sums, plan.programs
+        partial = torch.empty(sums * (programs + 2), dtype=torch.float32, device=device)
+        host = torch.empty(sums, dtype=torch.float64, pin_memory=True)
+        first = partial.data_ptr()
+        near = first + 4 * sums * programs  # aligned: programs come by fours
+        stream, there = torch.cuda.current_stream(device), torch.cuda.Event()
+        places = first, host.data_ptr(), near
+        return Way(partial, host, host.numpy(), there, stream, number, places)
 
 
 def launch(
@@ -103,34 +128,34 @@ def launch(
     rows: Integers | None,
     base: Tensor | None,
     base_scale: float,
-) -> Running:
-    """Start the pass. What its first kernel does not need comes after that: the GPU waits for it,
-    but for nothing that the host does later."""
-    cut, programs, device = plan.cut, plan.programs, updates.device
-    count, dim = updates.shape
+) -> tuple[Tensor, Way]:
+    """Start the pass: Delta, and by what way its sums come. What the first kernel does not need
+    comes after that: the GPU waits for it, but for nothing that the host does later."""
+    cut, programs = plan.cut, plan.programs
     held, steer = (updates, None) if basis is None else (basis, coefficients)
-    fresh = _addresses(updates, cut.count)
-    known = _addresses(held, cut.width + 1, rows)  # one too many: never empty
-    delta = torch.empty(dim, dtype=torch.float32, device=device)
-    # The sums of each program and, behind them, those of all: one allocation less.
-    partial = torch.empty(cut.sums * (programs + 2), dtype=torch.float32, device=device)
-    added, scratch = delta if base is None else base, partial.data_ptr()
-    arrays: Arrays = updates, held, added, delta, partial
-    places: Places = fresh, known, added.data_ptr(), delta.data_ptr(), scratch
+    way = Way.of(plan, updates.device)
+    partial, host, *_ = way
+    delta = partial.new_empty(plan.dim)
+    added = delta if base is None else base
+    places: Places = (
+        _addresses(updates, plan.strides[0], plan.count, cut.count),
+        # One too many: never empty.
+        _addresses(held, plan.strides[-1], plan.width or 1, cut.width + 1, rows),
+        added.data_ptr(),
+        delta.data_ptr(),
+        way.places[0],
+    )
     numbers = (
-        plan.groups, float(base_scale), count,
-        _padded(weights, cut.count), _padded(steer, cut.width + 1),
-        cut.count, cut.width, cut.sums, cut.gram, plan.base,
-        cut.positions, STAGES, GROUP, WARP,
+        plan.groups, float(base_scale), plan.count,
+        _padded(weights, cut.count), _padded(steer, cut.width + 1), *plan.constants,
     )  # fmt: skip
-    options = {"num_warps": 1, "num_stages": STAGES, "maxnreg": cut.registers}
-    _start(plan, device, fused_kernel.sweep, (programs, 1, 1), arrays, places, numbers, options)
-    sums = torch.empty(cut.sums, dtype=torch.float64, pin_memory=True)
-    near = scratch + 4 * cut.sums * programs  # aligned: programs come by fours
-    arrays, grid, block = (partial, sums, sums), (cut.sums, 1, 1), 1 << (programs - 1).bit_length()
-    places = scratch, sums.data_ptr(), near
-    _start(plan, device, fused_kernel.add_up, grid, arrays, places, (programs, block), FOUR_WARPS)
-    return Running(delta, sums, partial, near)
+    arrays: Arrays = updates, held, added, delta, partial
+    grid, options = (programs, 1, 1), plan.options
+    _start(plan, way.number, fused_kernel.sweep, grid, arrays, places, numbers, options)
+    grid, block = (cut.sums, 1, 1), 1 << (programs - 1).bit_length()
+    arrays, numbers = (partial, host, host), (programs, block)
+    _start(plan, way.number, fused_kernel.add_up, grid, arrays, way.places, numbers, FOUR_WARPS)
+    return delta, way
 
 
 def _padded(values: Floats | None, many: int) -> tuple[float, ...]:
@@ -140,7 +165,7 @@ def _padded(values: Floats | None, many: int) -> tuple[float, ...]:
 
 
 def _keep(
-    plan: Plan, keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors, behind: Running
+    plan: Plan, keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors, way: Way
 ) -> None:
     """basis[row] = updates[position] behind a pass, for all pairs of these."""
     apart = isinstance(updates, Vectors)
@@ -150,45 +175,46 @@ def _keep(
     if keep.given and apart:
         return  # the basis becomes `Vectors`, which takes copies: not before the norms are known
     keep.queued = True
-    cut, dim = plan.cut, updates.shape[1]
+    cut = plan.cut
     block, norms = COPIED * cut.positions, 1 << cut.count.bit_length()
     numbers = (
         plan.groups, *plan.steps, cut.count, cut.width, cut.sums, cut.positions, norms, block,
     )  # fmt: skip
-    fresh, known, arrays = _rows(updates), _rows(basis), (updates, basis, behind.sums)
-    pairs = keep.pairs
+    fresh = _addresses(updates, plan.strides[0], plan.count, plan.count)
+    known = _addresses(basis, plan.strides[-1], plan.width, plan.width)
+    arrays, near, pairs = (updates, basis, way.host), way.places[-1], keep.pairs
     for row, position, many in [(*pair, 1) for pair in pairs] if apart else runs(pairs):
-        grid, places = (-(-dim // block), many, 1), (fresh[position], known[row], behind.near)
-        _start(plan, basis.device, fused_kernel.keep, grid, arrays, places, numbers, FOUR_WARPS)
+        grid, places = (-(-plan.dim // block), many, 1), (fresh[position], known[row], near)
+        _start(plan, way.number, fused_kernel.keep, grid, arrays, places, numbers, FOUR_WARPS)
 
 
-def _addresses(array: Tensor | Vectors, many: int, rows: Integers | None = None) -> tuple[int, ...]:
-    """Of so many rows, or of these; where there are fewer, the last one again."""
-    if rows is None:
-        found = _rows(array)[:many]
-    elif isinstance(array, Vectors):
-        found = [array.addresses[row] for row in rows.tolist()]
-    else:  # of which there may be one for every client
-        first, step = array.data_ptr(), array.stride(0) * array.element_size()
-        found = [first + row * step for row in rows.tolist()]
-    return *found, *found[-1:] * (many - len(found))
-
-
-def _rows(array: Tensor | Vectors) -> list[int]:
-    """Where each begins; not to be written into."""
+def _addresses(
+    array: Tensor | Vectors, stride: int, count: int, many: int, rows: Integers | None = None
+) -> tuple[int, ...]:
+    """Of `many` of its `count` rows, or of these; where there are fewer, the last one again."""
     if isinstance(array, Vectors):
-        return array.addresses
-    return _evenly(array.data_ptr(), array.stride(0) * array.element_size(), len(array))
+        found = array.addresses
+        if rows is not None:
+            found = [found[row] for row in rows.tolist()]
+        return _filled(found, many)
+    if rows is None:
+        return _evenly(array.data_ptr(), stride, count, many)
+    first = array.data_ptr()  # one row, perhaps, for every client
+    return _filled([first + row * stride for row in rows.tolist()], many)
 
 
 @lru_cache(maxsize=16)
-def _evenly(first: int, step: int, count: int) -> list[int]:
-    return [first + row * step for row in range(count)]
+def _evenly(first: int, stride: int, count: int, many: int) -> tuple[int, ...]:
+    return _filled([first + row * stride for row in range(count)], many)
+
+
+def _filled(found: list[int], many: int) -> tuple[int, ...]:
+    return *found[:many], *found[-1:] * (many - len(found))
 
 
 def _start(
     plan: Plan,
-    device: torch.device,
+    stream: int,
     kernel: Any,
     grid: tuple[int, int, int],
     arrays: Arrays,
@@ -202,9 +228,6 @@ def _start(
     to start what it compiled take longer than all else here; profilers that hook into the latter
     see the first launch only.
     """
-    if device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return _start(plan, device, kernel, grid, arrays, places, numbers, options)
     known = plan.compiled.get(kernel.__name__)
     if known is None:
         typed = map(_typed, arrays, places)
@@ -212,13 +235,12 @@ def _start(
             *typed, *numbers, grid=grid, **options
         )
         known[grid](*places, *numbers)
-        return None
-    stream, hooks = driver.active.get_current_stream(device.index), (None, None, None)
+        return
+    function, about = known.function, known.packed_metadata
     try:
-        known.run(*grid, stream, known.function, known.packed_metadata, *hooks, *places, *numbers)
+        known.run(*grid, stream, function, about, None, None, None, *places, *numbers)
     except TypeError:  # a version of Triton that starts kernels otherwise
         known[grid](*places, *numbers)
-    return None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ SCHEDULERS = 4  # of a processor: each has a share of its programs
 REGISTERS, MOST_OF_A_THREAD, MOST_PROGRAMS = 65_536, 255, 32  # of a processor
 MOST = 208  # sums and values a thread may hold
 BESIDE = 16  # registers for all else
+STAGES = 3  # steps read ahead, and one
 GROUP = 5  # updates are counted in groups of this size, so that fewer kernels are compiled
 TWO_BYTES = {torch.float16, torch.bfloat16}
 APART = (0, 1)  # strides of `Vectors`: a row says itself where it begins
@@ -102,11 +103,33 @@ class Plan:
     """All that is the same whenever arrays lie like this: worked out once."""
 
     cut: Cut
-    groups: int  # of positions: the dimension
-    steps: tuple[int, int]  # from row to row of updates and basis, in groups
+    device: int  # its number
+    count: int  # updates
+    width: int  # rows of the basis
+    dim: int
+    strides: tuple[int, int]  # from row to row of updates and basis, in bytes
+    steps: tuple[int, int]  # the same in groups of positions
     programs: int
     base: bool  # whether there is one
     compiled: dict[str, Any] = field(default_factory=dict)  # kernels by name, once they ran
+    ways: dict[int, list[Any]] = field(default_factory=dict)  # by stream: see `fused.Way`
+
+    @cached_property
+    def groups(self) -> int:
+        """Of positions: the dimension."""
+        return self.dim // self.cut.positions
+
+    @cached_property
+    def constants(self) -> tuple[object, ...]:
+        """What `sweep` is compiled for."""
+        cut = self.cut
+        sums = cut.count, cut.width, cut.sums, cut.gram
+        return *sums, self.base, cut.positions, STAGES, GROUP, WARP
+
+    @cached_property
+    def options(self) -> dict[str, int]:
+        """How `sweep` is compiled."""
+        return {"num_warps": 1, "num_stages": STAGES, "maxnreg": self.cut.registers}
 
 
 def plan_for(
@@ -152,10 +175,18 @@ def _plan(
     cut = cut_for(count, width, gram, group)
     if cut is None:
         return None
-    by = cut.positions
-    steps = apart[0] // by, apart[-1] // by
-    programs = cut.together * _processors(updates.device)
-    return Plan(cut, dim // by, steps, programs, base is not None)
+    first, last = apart[0], apart[-1]
+    return Plan(
+        cut=cut,
+        device=updates.device.index,
+        count=count,
+        width=width,
+        dim=dim,
+        strides=(first * updates.dtype.itemsize, last * (basis or updates).dtype.itemsize),
+        steps=(first // cut.positions, last // cut.positions),
+        programs=cut.together * _processors(updates.device),
+        base=base is not None,
+    )
 
 
 def _groups(count: int) -> int:
