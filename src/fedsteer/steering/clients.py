@@ -99,7 +99,8 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        sizes = found[1].tolist()
+        _, known = found
+        sizes = known.tolist()
         if 0.0 not in sizes:
             return {}
         reason = "is unknown, and nobody said how many points it has: it cannot join"

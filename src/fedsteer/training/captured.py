@@ -26,8 +26,8 @@ from torch.nn import functional as F
 
 from fedsteer.draws import generator
 from fedsteer.errors import TrainingFailed
+from fedsteer.gpu.precision import precision
 from fedsteer.training.arrangement import filter_order
-from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     LocalTraining,
     Trained,

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed, first_line
-from fedsteer.training.gpu import precision
+from fedsteer.gpu.precision import precision
 from fedsteer.training.local import (
     Job,
     Trained,

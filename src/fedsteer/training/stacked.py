@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.draws import generator
+from fedsteer.gpu.precision import precision
 from fedsteer.training.formula import FormulaGradient
-from fedsteer.training.gpu import precision
 from fedsteer.training.local import (
     Trained,
     augmented,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
+from fedsteer.gpu.precision import exact_products
 from fedsteer.steering.kernels import (
     Floats,
     Integers,
@@ -129,6 +130,23 @@ def one_pass(
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
+    known = basis, coefficients, rows
+    with exact_products(updates):
+        return _by_torch(updates, weights, *known, base, base_scale, gram_of, precise, meanwhile)
+
+
+def _by_torch(
+    updates: Rows,
+    weights: Floats,
+    basis: Rows | None,
+    coefficients: Floats | None,
+    rows: Integers | None,
+    base: Tensor | None,
+    base_scale: float,
+    gram_of: Integers | None,
+    precise: bool,
+    meanwhile: Callable[[], object],
+) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
     chosen = None if gram_of is None or not len(gram_of) else gram_of
@@ -219,12 +237,13 @@ def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | No
 def combine(matrix: Floats, updates: Rows) -> Tensor:
     work = _wide(updates)
     mixing = _beside(matrix, updates, work)
-    if not isinstance(updates, Vectors):
-        return mixing @ updates.to(work)
-    result = torch.empty((len(mixing), updates.shape[1]), dtype=work, device=updates.device)
-    for block in _blocks(updates):
-        torch.matmul(mixing, updates[:, block].to(work), out=result[:, block])
-    return result
+    with exact_products(updates):
+        if not isinstance(updates, Vectors):
+            return mixing @ updates.to(work)
+        result = torch.empty((len(mixing), updates.shape[1]), dtype=work, device=updates.device)
+        for block in _blocks(updates):
+            torch.matmul(mixing, updates[:, block].to(work), out=result[:, block])
+        return result
 
 
 def gram(updates: Rows, columns: slice = slice(None)) -> Floats:

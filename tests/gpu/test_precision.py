@@ -1,0 +1,137 @@
+"""Products are exact whatever the program around us allows, and its settings stay as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsteer.gpu.precision import CONVOLUTIONS, MATRICES, ON_THE_HOST, exact_products, precision
+from fedsteer.steering.kernels import torch as in_torch
+from fedsteer.steering.kernels.vectors import Vectors
+
+matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+SWITCHES = [*MATRICES, *CONVOLUTIONS, *ON_THE_HOST]
+
+
+def new_name() -> None:
+    matmul.fp32_precision = "tf32"
+
+
+def old_name() -> None:
+    matmul.allow_tf32 = True
+
+
+ALLOWING = {
+    "as torch is": lambda: None,
+    "high": lambda: torch.set_float32_matmul_precision("high"),
+    "medium": lambda: torch.set_float32_matmul_precision("medium"),
+    "old name": old_name,
+    "new name": new_name,
+}
+
+
+@pytest.fixture(params=ALLOWING)
+def allowed(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Somebody has said that torch may round; afterwards it may not."""
+    if request.param == "new name" and MATRICES[0].name != "fp32_precision":
+        pytest.skip("this torch has no such name")
+    before = [getattr(switch.owner, switch.name) for switch in SWITCHES]
+    ALLOWING[request.param]()
+    yield request.param
+    torch.set_float32_matmul_precision("highest")
+    for switch, value in zip(SWITCHES, before, strict=True):
+        setattr(switch.owner, switch.name, value)
+
+
+def asked(question: Callable[[], Any]) -> Any:
+    """What torch answers, if it does."""
+    try:
+        return question()
+    except RuntimeError:
+        return "refused"
+
+
+def seen() -> list[Any]:
+    """All that a program can ask torch about its products."""
+    old = [lambda: matmul.allow_tf32, torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32]
+    rest = [cudnn.enabled, cudnn.benchmark, cudnn.deterministic]
+    return [*map(asked, old), *rest, *[getattr(one.owner, one.name) for one in SWITCHES]]
+
+
+def array_on(kind: str) -> Any:
+    return SimpleNamespace(device=SimpleNamespace(type=kind), is_cuda=kind == "cuda")
+
+
+@pytest.mark.parametrize(("kind", "switches"), [("cuda", MATRICES), ("cpu", ON_THE_HOST)])
+def test_exact_products(kind: str, switches: Any, allowed: str) -> None:
+    before = seen()
+    with exact_products(array_on(kind)):
+        assert not any(switch.rounds for switch in switches)
+    assert seen() == before
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_training_as_it_was_asked_for(exact: bool, allowed: str) -> None:
+    before = seen()
+    with precision(exact, array_on("cuda")):
+        assert [switch.rounds for switch in (*MATRICES, *CONVOLUTIONS)] == [not exact] * (
+            len(MATRICES) + len(CONVOLUTIONS)
+        )
+        assert cudnn.enabled and cudnn.deterministic and not cudnn.benchmark
+    assert seen() == before
+    with precision(exact, array_on("cpu")):
+        assert seen() == before
+
+
+def test_settings_come_back_after_an_error(allowed: str) -> None:
+    before = seen()
+    for context in (precision(True, array_on("cuda")), exact_products(array_on("cuda"))):
+        with pytest.raises(KeyError), context:
+            raise KeyError
+    assert seen() == before
+
+
+@pytest.mark.skipif(not ON_THE_HOST, reason="this torch has no such name")
+def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the host a program may allow bfloat16, which newer processors multiply."""
+    rounded: list[bool] = []
+
+    def spied(function: Any) -> Any:
+        def spy(*args: Any, **kwargs: Any) -> Any:
+            rounded.extend(switch.rounds for switch in ON_THE_HOST)
+            return function(*args, **kwargs)
+
+        return spy
+
+    monkeypatch.setattr(torch, "mv", spied(torch.mv))
+    monkeypatch.setattr(torch, "matmul", spied(torch.matmul))
+    updates = torch.ones(2, 5)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        in_torch.one_pass(updates, np.ones(2))
+        in_torch.combine(np.eye(2), Vectors([*updates]))
+        assert rounded == [False, False] and all(switch.rounds for switch in ON_THE_HOST)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("dim", [70_000, 5_000_000])
+def test_on_a_gpu(dim: int, allowed: str) -> None:
+    """Below and above what the Triton pass is for."""
+    draw = torch.Generator().manual_seed(3)
+    updates, basis = (torch.randn(10, dim, generator=draw) for _ in range(2))
+    exact = basis.double() @ updates.double().T
+    given = updates.cuda(), np.full(10, 0.1), basis.cuda(), np.full(10, 0.1)
+    result = in_torch.one_pass(*given, gram_of=np.arange(3))
+    distance = np.abs(result.products - exact.numpy()).max()
+    # Of random vectors: factors rounded to ten bits are off by a hundred times as much.
+    assert distance < 2e-6 * dim**0.5 * 10
+    mixed = in_torch.combine(np.full((1, 10), 0.1), given[0])
+    expected = updates.double().mean(dim=0)
+    assert (mixed[0].cpu().double() - expected).abs().max() < 1e-6
