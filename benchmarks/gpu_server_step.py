@@ -38,7 +38,7 @@ from torch import Tensor
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
-from fedsteer.steering.kernels.fused import launch
+from fedsteer.steering.kernels.fused import Way, launch
 from fedsteer.steering.kernels.fused_plan import plan_for
 
 BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
@@ -188,7 +188,7 @@ def main() -> None:
         given = updates, weights, basis, coefficients
         works[label] = partial(kernels.one_pass, *given, gram_of=gram)
         if plan := plan_for(updates, basis, gram=gram is not None):
-            alone = partial(launch, plan, *given, None, None, 1.0)
+            alone = partial(launch, plan, Way.of(plan, updates.device), *given, None, None, 1.0)
             rows[label.replace("pass", "kernel")] = Times(device_milliseconds(alone))
     clients, most = max(CLIENTS, core + active), min(core, active)
 

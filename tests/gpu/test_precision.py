@@ -10,20 +10,35 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer.gpu.precision import CONVOLUTIONS, MATRICES, ON_THE_HOST, exact_products, precision
+from fedsteer.gpu.precision import (
+    CONVOLUTIONS,
+    MATRICES,
+    ON_THE_HOST,
+    exact_products,
+    precision,
+    rounding,
+)
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
 
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-SWITCHES = [*MATRICES, *CONVOLUTIONS, *ON_THE_HOST]
+NEWER = [*MATRICES, *ON_THE_HOST, *CONVOLUTIONS]
+
+
+def old_name() -> None:
+    matmul.allow_tf32 = True
 
 
 def new_name() -> None:
     matmul.fp32_precision = "tf32"
 
 
-def old_name() -> None:
-    matmul.allow_tf32 = True
+def new_name_for_all() -> None:
+    torch.backends.fp32_precision = "tf32"
+
+
+def new_name_of_convolutions() -> None:
+    cudnn.conv.fp32_precision = "ieee"
 
 
 ALLOWING = {
@@ -32,20 +47,26 @@ ALLOWING = {
     "medium": lambda: torch.set_float32_matmul_precision("medium"),
     "old name": old_name,
     "new name": new_name,
+    "new name for all": new_name_for_all,
+    "new name of convolutions": new_name_of_convolutions,
 }
 
 
 @pytest.fixture(params=ALLOWING)
 def allowed(request: pytest.FixtureRequest) -> Iterator[str]:
     """Somebody has said that torch may round; afterwards it may not."""
-    if request.param == "new name" and MATRICES[0].name != "fp32_precision":
+    if "new" in request.param and not NEWER:
         pytest.skip("this torch has no such name")
-    before = [getattr(switch.owner, switch.name) for switch in SWITCHES]
+    convolutions = [backend.fp32_precision for backend in CONVOLUTIONS]
     ALLOWING[request.param]()
     yield request.param
     torch.set_float32_matmul_precision("highest")
-    for switch, value in zip(SWITCHES, before, strict=True):
-        setattr(switch.owner, switch.name, value)
+    if NEWER:
+        torch.backends.fp32_precision = "none"
+    for backend in (*MATRICES, *ON_THE_HOST):
+        backend.fp32_precision = "none"
+    for backend, value in zip(CONVOLUTIONS, convolutions, strict=True):
+        backend.fp32_precision = value
 
 
 def asked(question: Callable[[], Any]) -> Any:
@@ -60,18 +81,18 @@ def seen() -> list[Any]:
     """All that a program can ask torch about its products."""
     old = [lambda: matmul.allow_tf32, torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32]
     rest = [cudnn.enabled, cudnn.benchmark, cudnn.deterministic]
-    return [*map(asked, old), *rest, *[getattr(one.owner, one.name) for one in SWITCHES]]
+    return [*map(asked, old), *rest, *[backend.fp32_precision for backend in NEWER]]
 
 
 def array_on(kind: str) -> Any:
     return SimpleNamespace(device=SimpleNamespace(type=kind), is_cuda=kind == "cuda")
 
 
-@pytest.mark.parametrize(("kind", "switches"), [("cuda", MATRICES), ("cpu", ON_THE_HOST)])
-def test_exact_products(kind: str, switches: Any, allowed: str) -> None:
+@pytest.mark.parametrize(("kind", "backends"), [("cuda", MATRICES), ("cpu", ON_THE_HOST)])
+def test_exact_products(kind: str, backends: Any, allowed: str) -> None:
     before = seen()
     with exact_products(array_on(kind)):
-        assert not any(switch.rounds for switch in switches)
+        assert not rounding(backends)
     assert seen() == before
 
 
@@ -79,13 +100,32 @@ def test_exact_products(kind: str, switches: Any, allowed: str) -> None:
 def test_training_as_it_was_asked_for(exact: bool, allowed: str) -> None:
     before = seen()
     with precision(exact, array_on("cuda")):
-        assert [switch.rounds for switch in (*MATRICES, *CONVOLUTIONS)] == [not exact] * (
+        assert [rounding([one]) for one in (*MATRICES, *CONVOLUTIONS)] == [not exact] * (
             len(MATRICES) + len(CONVOLUTIONS)
         )
         assert cudnn.enabled and cudnn.deterministic and not cudnn.benchmark
+        if allowed in ("as torch is", "high", "medium", "old name"):
+            # Networks ask by older names as well, or set them (torch.compile, recurrent ones).
+            assert asked(lambda: matmul.allow_tf32) == asked(lambda: cudnn.allow_tf32) != exact
+            assert asked(torch.get_float32_matmul_precision) == ("highest" if exact else "high")
+            with cudnn.flags(enabled=False):
+                assert not cudnn.enabled
     assert seen() == before
     with precision(exact, array_on("cpu")):
         assert seen() == before
+
+
+@pytest.mark.skipif(not NEWER, reason="this torch has no such name")
+def test_what_was_inherited_is_inherited_afterwards() -> None:
+    try:
+        torch.backends.fp32_precision = "tf32"
+        for kind in ("cuda", "cpu"):
+            with exact_products(array_on(kind)):
+                pass
+        torch.backends.fp32_precision = "ieee"
+        assert {backend.fp32_precision for backend in (*MATRICES, *ON_THE_HOST)} == {"ieee"}
+    finally:
+        torch.backends.fp32_precision = "none"
 
 
 def test_settings_come_back_after_an_error(allowed: str) -> None:
@@ -96,14 +136,13 @@ def test_settings_come_back_after_an_error(allowed: str) -> None:
     assert seen() == before
 
 
-@pytest.mark.skipif(not ON_THE_HOST, reason="this torch has no such name")
 def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the host a program may allow bfloat16, which newer processors multiply."""
     rounded: list[bool] = []
 
     def spied(function: Any) -> Any:
         def spy(*args: Any, **kwargs: Any) -> Any:
-            rounded.extend(switch.rounds for switch in ON_THE_HOST)
+            rounded.append(rounding(ON_THE_HOST))
             return function(*args, **kwargs)
 
         return spy
@@ -115,7 +154,7 @@ def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         in_torch.one_pass(updates, np.ones(2))
         in_torch.combine(np.eye(2), Vectors([*updates]))
-        assert rounded == [False, False] and all(switch.rounds for switch in ON_THE_HOST)
+        assert rounded == [False, False] and rounding(ON_THE_HOST)
     finally:
         torch.set_float32_matmul_precision("highest")
 

@@ -1,74 +1,36 @@
 """How exactly torch multiplies float32 numbers, whatever the program around us allows.
 
 A program may let torch round the factors (`torch.set_float32_matmul_precision("high")` and its
-kind). Torch has two sets of names for that; once both were used it refuses to read the older ones.
-So where there are newer ones, only those are touched, and put back as they were.
+kind). Torch 2.9 and later have two sets of names for that: setting an older one sets the newer ones
+with it, but after a newer one was set the older ones can no longer be read. So the older ones are
+used, which code that runs in between may ask for, unless somebody has used the newer; both are put
+back as they were. All of them belong to the process: threads see what others have set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+Answer = TypeVar("Answer")
 cudnn = torch.backends.cudnn
 AS_IT_IS = nullcontext()
+EXACT, INHERITED = "ieee", "none"  # "none": as the backend as a whole, which is exact by itself
 
 
-class Flag(NamedTuple):
-    """One of torch's, and a value for it."""
-
-    owner: Any
-    name: str
-    value: object
+def _backends(*names: str) -> list[Any]:
+    """By their newer names, where torch has those."""
+    return [attrgetter(name)(torch.backends) for name in names if hasattr(cudnn, "conv")]
 
 
-class Switch(NamedTuple):
-    """What decides how one backend multiplies."""
-
-    owner: Any
-    name: str
-    exact: object
-    rounded: object
-
-    def turned(self, exact: bool) -> Flag:
-        """The flag as it is for exact products, or for rounded ones."""
-        return Flag(self.owner, self.name, self.exact if exact else self.rounded)
-
-    @property
-    def rounds(self) -> bool:
-        """Whether products are anything but exact now."""
-        return getattr(self.owner, self.name) not in (self.exact, "none")
-
-
-def _switches(newer: str, older: Any = None) -> list[Switch]:
-    """Of these parts of torch.backends by their newer names; where torch has none, the older."""
-    if hasattr(cudnn, "conv"):
-        parts = [attrgetter(part)(torch.backends) for part in newer.split()]
-        return [Switch(part, "fp32_precision", "ieee", "tf32") for part in parts]
-    return [] if older is None else [Switch(older, "allow_tf32", False, True)]
-
-
-MATRICES = _switches("cuda.matmul", torch.backends.cuda.matmul)
-ON_THE_HOST = _switches("mkldnn.matmul")
-CONVOLUTIONS = _switches("cudnn.conv cudnn.rnn", cudnn)
-
-
-@contextmanager
-def flags(wanted: list[Flag]) -> Iterator[None]:
-    """Torch's flags, set like this as long as it lasts."""
-    before = [Flag(owner, name, getattr(owner, name)) for owner, name, _ in wanted]
-    try:
-        for flag in wanted:
-            setattr(*flag)
-        yield
-    finally:
-        for flag in before:
-            setattr(*flag)
+MATRICES = _backends("cuda.matmul")
+ON_THE_HOST = _backends("mkldnn.matmul")
+CONVOLUTIONS = _backends("cudnn.conv", "cudnn.rnn")
 
 
 @contextmanager
@@ -80,14 +42,74 @@ def precision(exact: bool, like: Tensor) -> Iterator[None]:
     if not like.is_cuda:
         yield
         return
-    same = Flag(cudnn, "benchmark", False), Flag(cudnn, "deterministic", True)
-    products = [switch.turned(exact) for switch in (*MATRICES, *CONVOLUTIONS)]
-    with flags([Flag(cudnn, "enabled", True), *same, *products]):
+    with _products(exact, MATRICES), _convolutions(exact):
         yield
 
 
 def exact_products(like: Any) -> AbstractContextManager[None]:
     """Where arrays like this one lie, torch rounds no factor of a product of matrices."""
-    switches = MATRICES if like.device.type == "cuda" else ON_THE_HOST
-    rounding = [switch for switch in switches if switch.rounds]
-    return flags([switch.turned(exact=True) for switch in rounding]) if rounding else AS_IT_IS
+    backends = MATRICES if like.device.type == "cuda" else ON_THE_HOST
+    return _products(True, backends) if rounding(backends) else AS_IT_IS
+
+
+def rounding(backends: list[Any]) -> bool:
+    """Whether products of matrices are anything but exact there."""
+    if not backends:  # an older torch has one level for all
+        return bool(torch.get_float32_matmul_precision() != "highest")
+    return any(backend.fp32_precision not in (EXACT, INHERITED) for backend in backends)
+
+
+@contextmanager
+def _products(exact: bool, backends: list[Any]) -> Iterator[None]:
+    level = _answer(torch.get_float32_matmul_precision)
+    changing = backends if level is None else [*MATRICES, *ON_THE_HOST]
+    before = [backend.fp32_precision for backend in changing]
+    try:
+        if level is not None:
+            torch.set_float32_matmul_precision("highest" if exact else "high")
+        else:
+            _set(changing, exact)
+        yield
+    finally:
+        if level is not None:
+            torch.set_float32_matmul_precision(level)
+        _put_back(changing, before)
+
+
+@contextmanager
+def _convolutions(exact: bool) -> Iterator[None]:
+    old_names = _answer(lambda: cudnn.allow_tf32) is not None
+    if old_names and not (CONVOLUTIONS and rounding([cudnn])):  # those leave it to the whole then
+        flags = {"enabled": True, "benchmark": False, "deterministic": True}
+        with cudnn.flags(**flags, allow_tf32=not exact):
+            yield
+        return
+    before = [backend.fp32_precision for backend in CONVOLUTIONS]
+    how = cudnn.enabled, cudnn.benchmark, cudnn.deterministic
+    try:
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic = True, False, True
+        _set(CONVOLUTIONS, exact)
+        yield
+    finally:
+        cudnn.enabled, cudnn.benchmark, cudnn.deterministic = how
+        _put_back(CONVOLUTIONS, before)
+
+
+def _answer(question: Callable[[], Answer]) -> Answer | None:
+    """None where torch refuses an older name."""
+    try:
+        return question()
+    except RuntimeError:
+        return None
+
+
+def _set(backends: list[Any], exact: bool) -> None:
+    for backend in backends:
+        backend.fp32_precision = EXACT if exact else "tf32"
+
+
+def _put_back(backends: list[Any], before: list[str]) -> None:
+    for backend, value in zip(backends, before, strict=True):
+        backend.fp32_precision = INHERITED  # if that is what it was
+        if backend.fp32_precision != value:
+            backend.fp32_precision = value

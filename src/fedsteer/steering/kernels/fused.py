@@ -70,17 +70,19 @@ def one_pass(
                 updates, weights, basis, coefficients, rows, base, base_scale, gram_of,
                 meanwhile, keep,
             )  # fmt: skip
-    delta, way = launch(plan, updates, weights, basis, coefficients, rows, base, base_scale)
-    places = NO_PLACES
+    way, places = Way.of(plan, updates.device), NO_PLACES
     try:
+        delta = launch(plan, way, updates, weights, basis, coefficients, rows, base, base_scale)
         way.there.record(way.stream)
         if keep and basis is not None and rows is None:
             _keep(plan, keep, updates, basis, way)
         meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
-    finally:  # the GPU still writes to them
-        way.there.synchronize()
+    except BaseException:
+        way.stream.synchronize()  # the GPU may still write to what is dropped here
+        raise
+    way.there.synchronize()
     found: Floats = way.seen.copy()
     plan.ways[way.number].append(way)
     inner, count = plan.cut.width * plan.cut.count, plan.count
@@ -106,12 +108,14 @@ class Way(NamedTuple):
     def of(plan: Plan, device: torch.device) -> Way:
         """One that is not in use."""
         number = driver.active.get_current_stream(plan.device)
-        ways: list[Way] = plan.ways.setdefault(number, [])
-        if ways:
-            return ways.pop()
+        try:
+            found: Way = plan.ways.setdefault(number, []).pop()
+            return found
+        except IndexError:
+            pass
         sums, programs = plan.cut.sums, plan.programs
         partial = torch.empty(sums * (programs + 2), dtype=torch.float32, device=device)
-        host = torch.empty(sums, dtype=torch.float64, pin_memory=True)
+        host = torch.empty(sums, dtype=torch.float64, device="cpu", pin_memory=True)
         first = partial.data_ptr()
         near = first + 4 * sums * programs  # aligned: programs come by fours
         stream, there = torch.cuda.current_stream(device), torch.cuda.Event()
@@ -121,6 +125,7 @@ class Way(NamedTuple):
 
 def launch(
     plan: Plan,
+    way: Way,
     updates: Tensor | Vectors,
     weights: Floats,
     basis: Tensor | Vectors | None,
@@ -128,12 +133,11 @@ def launch(
     rows: Integers | None,
     base: Tensor | None,
     base_scale: float,
-) -> tuple[Tensor, Way]:
-    """Start the pass: Delta, and by what way its sums come. What the first kernel does not need
+) -> Tensor:
+    """Start the pass: Delta, while its sums are on their way. What the first kernel does not need
     comes after that: the GPU waits for it, but for nothing that the host does later."""
     cut, programs = plan.cut, plan.programs
     held, steer = (updates, None) if basis is None else (basis, coefficients)
-    way = Way.of(plan, updates.device)
     partial, host, *_ = way
     delta = partial.new_empty(plan.dim)
     added = delta if base is None else base
@@ -155,7 +159,7 @@ def launch(
     grid, block = (cut.sums, 1, 1), 1 << (programs - 1).bit_length()
     arrays, numbers = (partial, host, host), (programs, block)
     _start(plan, way.number, fused_kernel.add_up, grid, arrays, way.places, numbers, FOUR_WARPS)
-    return delta, way
+    return delta
 
 
 def _padded(values: Floats | None, many: int) -> tuple[float, ...]:
