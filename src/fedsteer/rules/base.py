@@ -306,7 +306,7 @@ def _diagnose(
     moves = outcome.action != "hold"
     delta_norm = factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0
     unbiased = active.weights if weighs and outcome.phase == "train" else None
-    return Diagnostics(
+    return Diagnostics(  # by position, as `Active`
         outcome.phase, active.number, active.clients, tuple(active.fresh.tolist()),
         outcome.weights, delta_norm, factor, dropped, outcome.core_set,
         outcome.squared_norms, active.inverse, last_seen, unbiased, outcome.beliefs,

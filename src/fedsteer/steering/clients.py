@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -47,9 +47,11 @@ LAST = 1 << 62
 """No round has a number as high as this."""
 
 
-Found = tuple[Integers, Floats]
-"""The clients of a round as they were before it: their slots, newcomers those they will get, and
-n_i, 0 where they are not members."""
+class Found(NamedTuple):
+    """The clients of a round as they were before it."""
+
+    slots: Integers  # newcomers have the slot they will get
+    sizes: Floats  # n_i; 0: not a member
 
 
 @dataclass
@@ -91,7 +93,7 @@ class Clients(Component):
     def look_up(self, round: Round) -> Found:
         """Who they are, before anything is checked."""
         slots = self.roster.preview(round.clients)
-        return slots, self.sizes[slots]
+        return Found(slots, self.sizes[slots])
 
     def inspect(self, round: Round, found: Found) -> Faults:
         """Unknown clients: nobody can say what they weigh."""
@@ -99,8 +101,7 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        _, known = found
-        sizes = known.tolist()
+        sizes = found.sizes.tolist()
         if 0.0 not in sizes:
             return {}
         reason = "is unknown, and nobody said how many points it has: it cannot join"
@@ -136,7 +137,7 @@ class Clients(Component):
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
         updates = round.updates
-        return Active(  # by position: to name them all takes longer than to store them
+        return Active(  # by position: naming so many takes a step longer than storing them
             round.number, tuple(round.clients), slots, updates, kernels_for(updates), fresh,
             sizes, old_sizes, total, shares, inverse, weights, told,
             round.steps, round.starts, round.model, round.given,
@@ -199,9 +200,7 @@ class Clients(Component):
             if active.told is not None:
                 self.mass, self.unseen, self.doubt = active.told
             self.rounds += 1
-            slots, fresh = active.slots, active.fresh
-            came = slots if fresh is _everybody(len(slots)) else slots[fresh]
-            self.source.observe(came, active.number)
+            self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number
         self.number = active.number
 

@@ -258,8 +258,7 @@ def _matrix(
         if alike:  # all that follows is known of them
             return kernels.plain(updates), {}
     kernels = kernels_for(updates)
-    usual = like is not None and type(updates) is type(like) and updates.dtype == like.dtype
-    if not usual and (problem := kernels.check(updates)):
+    if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
     if updates.shape != (len(clients), dim):
         raise RoundRefused(

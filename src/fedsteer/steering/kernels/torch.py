@@ -319,8 +319,13 @@ def clone(array: Rows) -> Rows:
 
 
 def check(updates: Rows) -> str | None:
-    if not updates.dtype.is_floating_point or updates.dtype.itemsize == 1:
-        return f"updates must be float16, bfloat16, float32 or float64, not {updates.dtype}"
+    return _unusable(updates.dtype)
+
+
+@cache
+def _unusable(dtype: torch.dtype) -> str | None:
+    if not dtype.is_floating_point or dtype.itemsize == 1:
+        return f"updates must be float16, bfloat16, float32 or float64, not {dtype}"
     return None
 
 
