@@ -130,7 +130,7 @@ def events(seed: int, *, rounds: int = 24, closed: bool = True, **options: Any) 
     return list(story(seed, rounds=rounds, dim=DIM, members=MEMBERS, closed=closed, **options))
 
 
-def as_round(event: Event, convert: Convert, model: Any, *, given: bool = False) -> Round:
+def as_round(event: Event, convert: Convert, model: Any) -> Round:
     return Round(
         event.number,
         event.clients,
@@ -140,7 +140,6 @@ def as_round(event: Event, convert: Convert, model: Any, *, given: bool = False)
         event.steps,
         model=convert(model),
         refresh=event.refresh or None,
-        given=given,
     )
 
 
@@ -155,14 +154,12 @@ class Played:
     actions: list[str] = field(default_factory=list)
     diagnostics: list[Diagnostics] = field(default_factory=list)
 
-    def play(
-        self, happenings: Iterable[Event], convert: Convert = FLOAT64, *, given: bool = False
-    ) -> Played:
+    def play(self, happenings: Iterable[Event], convert: Convert = FLOAT64) -> Played:
         for event in happenings:
             if event.leaving:
                 self.state = self.rule.leave(self.state, event.leaving)
                 continue
-            step = self.rule.step(self.state, as_round(event, convert, self.model, given=given))
+            step = self.rule.step(self.state, as_round(event, convert, self.model))
             self.state = step.state
             self.deltas.append(step.delta)
             self.actions.append(step.action)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from fedsteer import Round, make_rule
 from fedsteer.steering import subspace as module
 from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Keep, kernels_for
+from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.probability import Sampled
 from fedsteer.steering.ridge import pseudo_inverse, ridge_solve
 from fedsteer.steering.subspace import Subspace
@@ -173,24 +172,6 @@ def test_vacating_before_anything_was_seen() -> None:
 
 
 CACHES = [("float16", np), ("float16", torch), ("bfloat16", torch)]
-
-
-def test_what_the_pass_has_kept_is_not_written_again() -> None:
-    """Columns of refreshed clients are the pass's to write then; those of new owners are not."""
-    draw = np.random.default_rng(12)
-    one, other = filled(np.random.default_rng(5)), filled(np.random.default_rng(5))
-    updates = draw.standard_normal((4, DIM))
-    before = one.rows.copy()
-    positions, kernels = np.arange(4), kernels_for(updates)
-    result = kernels.one_pass(updates, np.zeros(4), one.rows, np.zeros(K), gram_of=positions)
-    for space, kept in ((one, True), (other, False)):
-        found = replace(result, keep=Keep([(0, 3), (2, 1)], queued=kept))
-        space.renew(found, positions, [(0, 3), (2, 1)], [(1, 2, "new")], updates, None)
-    np.testing.assert_array_equal(one.rows, [before[0], updates[2], before[2]])
-    np.testing.assert_array_equal(other.rows, updates[[3, 2, 1]])
-    np.testing.assert_array_equal(one.gram, other.gram)
-    np.testing.assert_allclose(other.gram, other.rows @ other.rows.T, rtol=1e-12, atol=1e-12)
-    assert one.owners == other.owners == ["first-0", "new", "first-2"]
 
 
 @pytest.mark.parametrize(("cache", "library"), CACHES)

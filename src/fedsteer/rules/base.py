@@ -91,15 +91,7 @@ class Rule(ABC):
 
     @abstractmethod
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        """The aggregate and what is learnt on the way.
-
-        Writes nothing, but for what a pass may `keep`: that is written only if the norms are
-        finite, and then the round is not refused any more.
-        """
-
-    def half_written(self, memory: Memory) -> bool:
-        """Whether `compute` has had something written that only `commit` makes whole."""
-        return False
+        """The aggregate and what is learnt on the way. Writes nothing."""
 
     @abstractmethod
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
@@ -167,16 +159,11 @@ class Rule(ABC):
         """
         memory = self._open(state)
         clients = memory.clients
-        try:
-            active, outcome, dropped = self._computed(memory, round)
-            factor = self._bound(clients, active, outcome)
-            delta = outcome.delta if factor == 1.0 else factor * outcome.delta
-            last_seen = clients.last_seen[active.slots]
-            step_diagnostics = _diagnose(active, last_seen, outcome, factor, dropped, self.weighs)
-        except BaseException:
-            if self.half_written(memory):
-                state.consume()
-            raise
+        active, outcome, dropped = self._computed(memory, round)
+        factor = self._bound(clients, active, outcome)
+        delta = outcome.delta if factor == 1.0 else factor * outcome.delta
+        last_seen = clients.last_seen[active.slots]
+        step_diagnostics = _diagnose(active, last_seen, outcome, factor, dropped, self.weighs)
         state.consume()
         clients.welcome(active)
         self.commit(memory, active, outcome)

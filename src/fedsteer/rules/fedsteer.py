@@ -18,7 +18,7 @@ With coordinates="own" (s_i = own_scale |h_i| e_i, X = everybody) this is FedVAR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, final
@@ -42,7 +42,7 @@ from fedsteer.rules.selection import (
 )
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.geometry import Geometry
-from fedsteer.steering.kernels import Array, Floats, Pass, nothing
+from fedsteer.steering.kernels import Array, Floats, Pass
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
@@ -122,7 +122,7 @@ class FedSteer(Rule):
             new = self._coordinates(space, result, casting)
             used = old
         else:
-            result = self._sweep(space, active, casting, np.zeros_like(space.total), last=False)
+            result = self._sweep(space, active, casting, np.zeros_like(space.total))
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
@@ -163,7 +163,6 @@ class FedSteer(Rule):
             installed,
             active.updates,
             options.cache,
-            given=active.given,
         )
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
@@ -175,9 +174,6 @@ class FedSteer(Rule):
         if column is None or self.options.warm_start != "updates":
             return snapshot
         return min(snapshot, column, key=LARGEST.__getitem__)  # first one, then the other
-
-    def half_written(self, memory: Memory) -> bool:
-        return own_of(memory, FedSteerMemory).subspace.torn
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own = own_of(memory, FedSteerMemory)
@@ -204,22 +200,11 @@ class FedSteer(Rule):
         return own_of(memory, FedSteerMemory).subspace.estimates(slots, memory.like)
 
     def _sweep(
-        self,
-        space: Subspace,
-        active: Active,
-        casting: Casting,
-        coefficients: Floats,
-        *,
-        last: bool = True,
+        self, space: Subspace, active: Active, casting: Casting, coefficients: Floats
     ) -> Pass:
-        options = self.options
-        meanwhile: Callable[[], object] = nothing
-        if options.coordinates == "ridge":
-            meanwhile = partial(space.geometry.solver, options.ridge, options.solver)
         # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-        precise = options.ridge < 1e-3
-        refreshed = casting.refreshed if last else ()
-        return space.sweep(active, coefficients, casting.gram_of, precise, meanwhile, refreshed)
+        precise = self.options.ridge < 1e-3
+        return space.sweep(active, coefficients, casting.gram_of, precise)
 
     def _coordinates(self, space: Subspace, result: Pass, casting: Casting) -> Floats:
         """(m, k) what is stored for the active clients from now on (step 3)."""

@@ -140,7 +140,7 @@ class Clients(Component):
         return Active(  # by position: naming so many takes a step longer than storing them
             round.number, tuple(round.clients), slots, updates, kernels_for(updates), fresh,
             sizes, old_sizes, total, shares, inverse, weights, told,
-            round.steps, round.starts, round.model, round.given,
+            round.steps, round.starts, round.model,
         )  # fmt: skip
 
     def _told(

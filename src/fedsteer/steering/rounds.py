@@ -46,8 +46,7 @@ class Round:
     starts          (m, d) models the clients started from, where not the global one (FedAWE)
     model           (d,) the global model the round started from (FedAWE)
     refresh         ids among `clients` that were asked only to refresh what is known of them
-    given           whether the updates are given away: whoever does not write to them again saves
-                    a large model on a GPU the copies of vectors that are to be kept
+    given           deprecated and ignored
     """
 
     number: int
@@ -116,7 +115,6 @@ class Active:
     steps: Floats | None = None
     starts: Array | None = None
     model: Array | None = None
-    given: bool = False  # nobody else writes to the updates any more
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -215,8 +213,18 @@ def settle_arrays(round: Round, dim: int, like: Array | None = None) -> tuple[Ro
         starts = kernels_for(starts).plain(starts)
     if model is not None:
         model = kernels_for(model).plain(model)
-    vectors, given = (probabilities, sizes, steps), bool(round.given)
-    return Round(number, clients, updates, *vectors, starts, model, refresh, given), faults
+    settled = Round(
+        number=number,
+        clients=clients,
+        updates=updates,
+        probabilities=probabilities,
+        sizes=sizes,
+        steps=steps,
+        starts=starts,
+        model=model,
+        refresh=refresh,
+    )
+    return settled, faults
 
 
 def _count(faults: Faults, values: Floats, name: str) -> None:

@@ -14,7 +14,7 @@ M = (Q'^T Q')^+ Q'^T Q. The map is stored once and applied to a client when it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,16 +25,14 @@ from fedsteer.steering.kernels import (
     Array,
     Floats,
     Integers,
-    Keep,
     Kernels,
     Pairs,
     Pass,
     kernels_for,
-    nothing,
 )
 from fedsteer.steering.ridge import generalised_inverse
 from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import Active, NotFinite
+from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
@@ -81,7 +79,6 @@ class Subspace(Component):
 
     def __post_init__(self) -> None:
         self._geometry = Geometry(self.gram, self.basis)
-        self._keep: Keep | None = None
 
     @property
     def geometry(self) -> Geometry:
@@ -94,11 +91,6 @@ class Subspace(Component):
     def estimate_scale(self) -> Floats:
         """Factor from raw columns to those the stored coordinates z refer to."""
         return self.geometry.present if self.magnitude == "follow" else self.geometry.scale
-
-    @property
-    def torn(self) -> bool:
-        """Whether columns are being written of which the Gram matrix does not know yet."""
-        return self._keep is not None and self._keep.queued
 
     def read(self, slots: Integers) -> Floats:
         """(m, k) z_i in today's basis."""
@@ -131,38 +123,15 @@ class Subspace(Component):
             count = len(self.coordinates.values)
             self.total = clients.sizes_now(count, active) @ self.read(np.arange(count))
 
-    def sweep(
-        self,
-        active: Active,
-        coefficients: Floats,
-        gram_of: Integers,
-        precise: bool,
-        meanwhile: Callable[[], object] = nothing,
-        refreshed: Pairs = (),
-    ) -> Pass:
-        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates.
-
-        `refreshed` (see `renew`) are columns that may be written once the pass is through.
-        """
-        # What does not fit another type is found out when the pass is through.
-        same = self.rows is not None and self.rows.dtype == active.updates.dtype
-        raw = same and self._is_raw(active.kernels)
-        self._keep = Keep(refreshed, active.given) if refreshed and raw else None
-        try:
-            result = active.one_pass(
-                active.weights,
-                self.rows,
-                coefficients * self._raw_scale(),
-                gram_of=gram_of,
-                precise=precise,
-                meanwhile=meanwhile,
-                keep=self._keep,
-            )
-        except NotFinite:  # as the GPU has found as well
-            self._keep = None
-            raise
-        if not result.kept:
-            self._keep = None
+    def sweep(self, active: Active, coefficients: Floats, gram_of: Integers, precise: bool) -> Pass:
+        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        result = active.one_pass(
+            active.weights,
+            self.rows,
+            coefficients * self._raw_scale(),
+            gram_of=gram_of,
+            precise=precise,
+        )
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
         if self.stretch is None:
@@ -213,28 +182,20 @@ class Subspace(Component):
         installed: Sequence[tuple[int, int, ClientId]],
         updates: Array,
         cache: str | None,
-        *,
-        given: bool = False,
     ) -> None:
         """Columns for the next round, after coordinates were written in today's basis.
 
         refreshed   (column, position in the round): the owner sent a new update
         installed   (column, position, client): another client takes the column over
         gram_of     the positions whose mutual products `result.gram` holds
-        given       whether updates may become columns themselves, if passes can read them so
         """
         if not refreshed and not installed:
             return
         taken = [(column, position) for column, position, _ in installed]
-        due, keep = [*refreshed, *taken], result.keep
-        if keep is not None and result.kept:
-            due = taken
-            if keep.renewed is not None:
-                self.rows = keep.renewed
-        raw = not due or self._holds_raw(updates, cache)
-        if due and raw:  # first of all: a GPU copies, we go on
-            kernels, apart = kernels_for(updates), given and result.apart
-            self.rows = kernels.write_rows(self.rows, updates, due, given=apart)
+        due = [*refreshed, *taken]
+        raw = self._holds_raw(updates, cache)
+        if raw:  # first of all: a GPU copies, we go on
+            kernels_for(updates).write_rows(self.rows, updates, due)
         place = {position: i for i, position in enumerate(gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
         exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])
@@ -249,10 +210,9 @@ class Subspace(Component):
                 self._map(before, both, gram)
             for column, _, client in installed:
                 self.owners[column] = client
-        self.gram, self._keep = gram, None
+        self.gram = gram
         if not raw:
             self._round(dict(due), updates)
-        _ = self.estimate_scale  # for the next round: a GPU that copies is not through by now
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Columns taken from rows[picked], one per owner in order."""
@@ -276,7 +236,7 @@ class Subspace(Component):
             kernels = kernels_for(self.rows)
             kind = kernels.dtype_name(self.rows)
             nothing_left = kernels.allocate((1, self.rows.shape[1]), self.rows, kind)
-            self.rows = kernels.write_rows(self.rows, nothing_left, [(column, 0)])
+            kernels.write_rows(self.rows, nothing_left, [(column, 0)])
         if not keep_owner:
             self.owners[column] = None
 

@@ -9,8 +9,7 @@ Where Triton works, torch's pass on a GPU is `fused`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -32,16 +31,6 @@ Pairs = Sequence[tuple[int, int]]
 """(row of one array, row of another)."""
 
 
-@dataclass
-class Keep:
-    """Rows of the updates that are to replace rows of the basis."""
-
-    pairs: Pairs  # (row of the basis, position of the update)
-    given: bool = False  # see `write_rows`
-    queued: bool = False  # from here on nobody but the GPU knows whether they are written
-    renewed: Array | None = None  # what is to stand for the basis, where nothing is written to it
-
-
 @value
 class Pass:
     """What one pass over the updates yields."""
@@ -51,8 +40,6 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
-    keep: Keep | None = None  # what it was asked to keep
-    apart: bool = False  # whether rows were read where they lie, without any copy
 
     @property
     def bad(self) -> list[int]:
@@ -61,18 +48,6 @@ class Pass:
         if math.isfinite(sum(squares)):
             return []
         return [i for i, square in enumerate(squares) if not math.isfinite(square)]
-
-    @property
-    def kept(self) -> bool:
-        """Whether what was asked by `keep` is done, or will be before anything else."""
-        keep = self.keep
-        if keep is None or not (keep.queued or keep.renewed is not None):
-            return False
-        return math.isfinite(self.delta_squared_norm) and not self.bad
-
-
-def nothing() -> None:
-    """The default of `meanwhile`."""
 
 
 class Kernels(Protocol):
@@ -90,27 +65,15 @@ class Kernels(Protocol):
         base_scale: float = 1.0,
         gram_of: Integers | None = None,
         precise: bool = False,
-        meanwhile: Callable[[], object] = nothing,
-        keep: Keep | None = None,
     ) -> Pass:
         """`Pass` in one sweep over blocks that stay in cache.
 
         `rows` picks rows of `basis`; `base` is a (d,) vector added with factor `base_scale`;
-        `precise` multiplies in float64 even where the inputs are float32. `meanwhile` is called
-        once, and where a GPU does the work, while it is at it. `keep` names updates that become
-        rows of the basis: who can have them copied without waiting for results does so, if |Delta|
-        and all norms turn out to be finite (`Pass.kept`), or says what stands for the basis then.
-        Nothing else is written to.
+        `precise` multiplies in float64 even if the inputs are float32. Nothing is written to.
         """
 
-    def write_rows(
-        self, target: Array, updates: Array, pairs: Pairs, *, given: bool = False
-    ) -> Array:
-        """target[row] = updates[position] for all pairs of these, cast to the target's type.
-
-        Returns the target, or what stands for it from now on: vectors that were `given` away take
-        their places themselves, without a copy, where they lie apart.
-        """
+    def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:
+        """target[row] = updates[position] for each pair of these, cast to the target's type."""
 
     def add_rows(
         self, target: Array, weights: Floats, rows_of: Array, rows: Integers | None = None
@@ -161,16 +124,6 @@ class Kernels(Protocol):
 
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
-
-
-def runs(pairs: Pairs) -> Iterator[tuple[int, int, int]]:
-    """(row, other row, how many): rows that follow one another in both arrays, as one."""
-    first = 0
-    for end in range(1, len(pairs) + 1):
-        row, other = pairs[end - 1]
-        if end == len(pairs) or pairs[end] != (row + 1, other + 1):
-            yield *pairs[first], end - first
-            first = end
 
 
 def library_of(array: object) -> str:

@@ -10,8 +10,7 @@ with the Gram matrix, and nothing is spilled. (One matrix of sums would be padde
 and spill; reducing each product where it arises takes longer than reading.) Weights and addresses
 of rows are kernel arguments, operands that cost no register; rows may lie anywhere. Reading ahead
 goes through shared memory (STAGES). A second, short kernel adds the sums of all programs in float64
-and writes them to the host's memory. A third copies what is to be kept, while the host is busy with
-the sums.
+and writes them to the host's memory.
 
 At d = 11 million all that takes a quarter of a millisecond, so what the host does before the launch
 and after the sums counts: plans are looked up, and addresses, not tensors, are handed to Triton.
@@ -19,7 +18,6 @@ and after the sums counts: plans are looked up, and addresses, not tensors, are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,12 +27,10 @@ import torch
 from torch import Tensor
 from triton.runtime import driver
 
-from fedsteer.steering.kernels import Floats, Integers, Keep, Pass, fused_kernel, runs
+from fedsteer.steering.kernels import Floats, Integers, Pass, fused_kernel
 from fedsteer.steering.kernels.fused_plan import Plan, plan_for
-from fedsteer.steering.kernels.torch import renewed
 from fedsteer.steering.kernels.vectors import Vectors
 
-COPIED = 1 << 10  # groups a program of `keep` copies
 NO_PLACES = np.zeros((0, 0), np.int64)
 FOUR_WARPS = {"num_warps": 4}
 Places = tuple[int | tuple[int, ...], ...]
@@ -51,8 +47,6 @@ def one_pass(
     base: Tensor | None,
     base_scale: float,
     gram_of: Integers | None,
-    meanwhile: Callable[[], object],
-    keep: Keep | None,
 ) -> Pass | None:
     """See `Kernels.one_pass`; None where torch is the better choice."""
     width = 0
@@ -67,16 +61,12 @@ def one_pass(
     if plan.device != torch.cuda.current_device():
         with torch.cuda.device(plan.device):
             return one_pass(
-                updates, weights, basis, coefficients, rows, base, base_scale, gram_of,
-                meanwhile, keep,
+                updates, weights, basis, coefficients, rows, base, base_scale, gram_of
             )  # fmt: skip
     way, places = Way.of(plan, updates.device), NO_PLACES
     try:
         delta = launch(plan, way, updates, weights, basis, coefficients, rows, base, base_scale)
         way.there.record(way.stream)
-        if keep and basis is not None and rows is None:
-            _keep(plan, keep, updates, basis, way)
-        meanwhile()
         if gram_of is not None and len(gram_of):
             places = plan.cut.places[gram_of[:, None], gram_of]
     except BaseException:
@@ -89,7 +79,7 @@ def one_pass(
     products = found[:inner].reshape(plan.cut.width, plan.cut.count)[:width, :count]
     squares = found[inner : inner + count]
     sums = products, squares, found.take(places), found.item(-1)
-    return Pass(delta, *sums, keep, True)
+    return Pass(delta, *sums)
 
 
 class Way(NamedTuple):
@@ -166,30 +156,6 @@ def _padded(values: Floats | None, many: int) -> tuple[float, ...]:
     """So many numbers, zeros behind these."""
     found = [] if values is None else values.tolist()
     return *found, *[0.0] * (many - len(found))
-
-
-def _keep(
-    plan: Plan, keep: Keep, updates: Tensor | Vectors, basis: Tensor | Vectors, way: Way
-) -> None:
-    """basis[row] = updates[position] behind a pass, for all pairs of these."""
-    apart = isinstance(updates, Vectors)
-    if isinstance(basis, Vectors):
-        keep.renewed = renewed(basis, updates, keep.pairs, given=keep.given)
-        return
-    if keep.given and apart:
-        return  # the basis becomes `Vectors`, which takes copies: not before the norms are known
-    keep.queued = True
-    cut = plan.cut
-    block, norms = COPIED * cut.positions, 1 << cut.count.bit_length()
-    numbers = (
-        plan.groups, *plan.steps, cut.count, cut.width, cut.sums, cut.positions, norms, block,
-    )  # fmt: skip
-    fresh = _addresses(updates, plan.strides[0], plan.count, plan.count)
-    known = _addresses(basis, plan.strides[-1], plan.width, plan.width)
-    arrays, near, pairs = (updates, basis, way.host), way.places[-1], keep.pairs
-    for row, position, many in [(*pair, 1) for pair in pairs] if apart else runs(pairs):
-        grid, places = (-(-plan.dim // block), many, 1), (fresh[position], known[row], near)
-        _start(plan, way.number, fused_kernel.keep, grid, arrays, places, numbers, FOUR_WARPS)
 
 
 def _addresses(

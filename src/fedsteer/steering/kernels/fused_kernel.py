@@ -76,30 +76,6 @@ def add_up(partial, sums, near, programs, BLOCK: tl.constexpr):
     tl.store(near + tl.program_id(0), total)
 
 
-@triton.jit(
-    do_not_specialize=["groups", "update_step", "basis_step"],
-    do_not_specialize_on_alignment=["update", "column"],
-)
-def keep(
-    update, column, sums, groups, update_step, basis_step,
-    COUNT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, POSITIONS: tl.constexpr,
-    NORMS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The update becomes the column, and the rows that follow both, for as many as the grid has, if
-    all norms are finite: nobody else can tell before the host has seen them."""
-    one = tl.arange(0, NORMS)
-    norms = tl.load(sums + tl.where(one < COUNT, WIDTH * COUNT + one, SUMS - 1))
-    if tl.min((norms < float("inf")).to(tl.int32), axis=0) == 1:
-        dim = groups * POSITIONS
-        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        source = _begin(update, sums, POSITIONS)
-        source += tl.program_id(1) * update_step.to(tl.int64) * POSITIONS
-        target = _begin(column, sums, POSITIONS)
-        target += tl.program_id(1) * basis_step.to(tl.int64) * POSITIONS
-        values = tl.load(source + at, mask=at < dim, other=0.0)
-        tl.store(target + at, values.to(column.dtype.element_ty), mask=at < dim)
-
-
 @triton.jit
 def _begin(row, aligned, POSITIONS: tl.constexpr):
     """The same address, in a way that tells Triton what divides it: as so many groups away from one

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Keep, Pairs, Pass, nothing, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, sketch_signs
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
@@ -32,7 +32,7 @@ def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
 def one_pass(
     updates: Rows,
     weights: Floats,
-    basis: Rows | None = None,
+    basis: NDArray[Any] | None = None,
     coefficients: Floats | None = None,
     *,
     rows: Integers | None = None,
@@ -40,8 +40,6 @@ def one_pass(
     base_scale: float = 1.0,
     gram_of: Integers | None = None,
     precise: bool = False,
-    meanwhile: Callable[[], object] = nothing,
-    keep: Keep | None = None,
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
@@ -83,18 +81,14 @@ def one_pass(
             delta[block] = out
         if delta.dtype != work and not np.isfinite(delta).all():  # it was, in the wider type
             delta_squared_norm = np.inf
-    meanwhile()
     if every:
         squared_norms = np.diagonal(gram).copy()
     return Pass(delta, products, squared_norms, gram, delta_squared_norm)
 
 
-def write_rows(
-    target: NDArray[Any], updates: Rows, pairs: Pairs, *, given: bool = False
-) -> NDArray[Any]:
+def write_rows(target: NDArray[Any], updates: Rows, pairs: Pairs) -> None:
     for row, position in pairs:
         target[row] = updates[position]
-    return target
 
 
 def add_rows(

@@ -16,12 +16,9 @@ from fedsteer.gpu.precision import exact_products
 from fedsteer.steering.kernels import (
     Floats,
     Integers,
-    Keep,
     Pairs,
     Pass,
     fused_plan,
-    nothing,
-    runs,
     sketch_signs,
 )
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
@@ -33,7 +30,6 @@ CPU_BLOCK = 1 << 17
 GPU_BLOCK = 1 << 24
 WIDENED = 1 << 27  # most numbers copied to float64 at once: a gigabyte
 PIECE = 8_192
-LARGER = 1.25  # times its own size: more memory than that is not a vector's own
 FUSED = "fedsteer.steering.kernels.fused"
 SHORT = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64}
 
@@ -113,7 +109,7 @@ def _host(array: Tensor) -> Floats:
 def one_pass(
     updates: Rows,
     weights: Floats,
-    basis: Rows | None = None,
+    basis: Tensor | None = None,
     coefficients: Floats | None = None,
     *,
     rows: Integers | None = None,
@@ -121,31 +117,28 @@ def one_pass(
     base_scale: float = 1.0,
     gram_of: Integers | None = None,
     precise: bool = False,
-    meanwhile: Callable[[], object] = nothing,
-    keep: Keep | None = None,
 ) -> Pass:
     fused = None if precise else kernels_beside(updates, FUSED)
     if fused is not None:
-        more = rows, base, base_scale, gram_of, meanwhile, keep
+        more = rows, base, base_scale, gram_of
         found: Pass | None = fused.one_pass(updates, weights, basis, coefficients, *more)
         if found is not None:
             return found
     known = basis, coefficients, rows
     with exact_products(updates):
-        return _by_torch(updates, weights, *known, base, base_scale, gram_of, precise, meanwhile)
+        return _by_torch(updates, weights, *known, base, base_scale, gram_of, precise)
 
 
 def _by_torch(
     updates: Rows,
     weights: Floats,
-    basis: Rows | None,
+    basis: Tensor | None,
     coefficients: Floats | None,
     rows: Integers | None,
     base: Tensor | None,
     base_scale: float,
     gram_of: Integers | None,
     precise: bool,
-    meanwhile: Callable[[], object],
 ) -> Pass:
     count, dim = updates.shape
     width = 0 if basis is None else len(basis) if rows is None else len(rows)
@@ -183,7 +176,6 @@ def _by_torch(
             part = fresh if every else fresh[core]
             add("gram", _inner(part, part))
         add("length", torch.dot(out, out))
-    meanwhile()
     delta = _as(out if delta is None else delta, _wide(updates))
     if delta.dtype != work and not delta.isfinite().all():  # it was, in the wider type
         sums["length"] = delta.new_tensor(torch.inf, dtype=work)
@@ -209,20 +201,9 @@ def _all_to_host(sums: dict[str, Tensor]) -> dict[str, Floats]:
     return {name: piece.reshape(part.shape) for (name, part), piece in shaped}
 
 
-def write_rows(target: Rows, updates: Rows, pairs: Pairs, *, given: bool = False) -> Rows:
-    """Rows that follow one another, in both, as one copy: each is a launch on a GPU."""
-    if given and isinstance(updates, Vectors) and isinstance(target, Tensor):
-        replaced = {row for row, _ in pairs}
-        target = Vectors([old if i in replaced else old.clone() for i, old in enumerate(target)])
-    if isinstance(target, Vectors):
-        return renewed(target, updates, pairs, given=given)
-    if isinstance(updates, Vectors):
-        for row, position in pairs:
-            target[row] = updates[position]
-    else:
-        for row, position, many in runs(pairs):
-            target.narrow(0, row, many).copy_(updates.narrow(0, position, many))
-    return target
+def write_rows(target: Tensor, updates: Rows, pairs: Pairs) -> None:
+    for row, position in pairs:
+        target[row] = updates[position]
 
 
 def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | None = None) -> None:
@@ -293,11 +274,8 @@ def largest(updates: Rows, position: int) -> float:
     return float(torch.linalg.vector_norm(updates[position], torch.inf))
 
 
-def to_host(array: Rows) -> tuple[NDArray[Any], str]:
-    if isinstance(array, Vectors):  # a GPU may have no room for them side by side
-        host = torch.stack([row.cpu() for row in array])
-    else:
-        host = array.detach().cpu()
+def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
+    host = array.detach().cpu()
     if host.dtype == torch.bfloat16:
         return host.view(torch.uint16).numpy().copy(), "bfloat16"
     return host.numpy().copy(), dtype_name(array)
@@ -312,9 +290,7 @@ def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
 
 
 @lasting
-def clone(array: Rows) -> Rows:
-    if isinstance(array, Vectors):  # which nobody writes to
-        return array
+def clone(array: Tensor) -> Tensor:
     return array.detach().clone()
 
 
@@ -346,22 +322,6 @@ def stack(updates: Sequence[Tensor]) -> Rows:
     if not apart or False in [one.dtype == dtype and one.is_contiguous() for one in updates]:
         return torch.stack(tuple(updates))
     return Vectors([one.detach() if one.requires_grad else one for one in updates])
-
-
-def renewed(target: Vectors, updates: Rows, pairs: Pairs, *, given: bool) -> Vectors:
-    """With updates[position] in place of each row: itself if it was `given` away, else a copy.
-
-    A copy as well where more memory than its own hangs on it, as that of a matrix on its rows.
-    """
-    rows, dtype = target.rows.copy(), target.dtype
-    fresh = updates.rows if isinstance(updates, Vectors) else updates
-    for row, position in pairs:
-        vector = fresh[position]
-        own = given and vector.untyped_storage().nbytes() <= LARGER * vector.nbytes
-        rows[row] = vector if own and vector.dtype == dtype else vector.to(dtype, copy=True)
-    found = Vectors(rows)
-    _ = found.aligned  # while a GPU may be busy, not when it waits for the next pass
-    return found
 
 
 def dtype_name(array: Rows) -> str:
