@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fedsteer import Rule
 from tests.rules.enrolled import Enrolled, packed
 from tests.rules.test_bad_input import each_rule, good_round, in_the_middle
 
@@ -21,7 +22,7 @@ def test_a_step_that_fails_midway_leaves_the_state_alone(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(played.rule), "_bound", fails)
+        patch.setattr(Rule, "_bound", fails)
         with pytest.raises(error):
             played.rule.step(played.state, good)
     assert packed(played.state) == before

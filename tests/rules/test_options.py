@@ -229,7 +229,16 @@ def test_every_option_explains_itself(name: str) -> None:
 @every_name
 def test_rules_are_known_by_their_name(name: str) -> None:
     rule = make_rule(name)
-    assert rule.name == name and isinstance(rule, Rule) and type(rule) is RULES[name]
+    assert rule.name == name and isinstance(rule, Rule) and type(rule.algorithm) is RULES[name]
+
+
+def test_a_rule_shows_what_differs_from_the_defaults() -> None:
+    assert repr(make_rule("fedvarp")) == "Rule(fedvarp)"
+    steer = make_rule("fedsteer", core_set=np.array([4, 7]), ridge=np.float64(0.1))
+    assert repr(steer) == "Rule(fedsteer, core_set=(4, 7), ridge=0.1)"
+    assert repr(make_rule("mifa", preset="practical")) == (
+        "Rule(mifa, probabilities='shrunk', norm_bound=0.5, bad_clients='drop')"
+    )
 
 
 def test_a_state_keeps_where_probabilities_come_from_and_its_bound() -> None:

@@ -118,7 +118,7 @@ def test_missing_probabilities(entry: Enrolled) -> None:
     played = in_the_middle(entry, "refuse")
     before = packed(played.state)
     given = replace(good_round(played), probabilities=None)
-    if not played.rule.weighs or played.rule.options.probabilities != "known":
+    if not played.rule.algorithm.uses_probabilities or played.rule.options.probabilities != "known":
         assert np.isfinite(played.rule.step(played.state, given).delta).all()
         return
     with pytest.raises(RoundRefused, match="pass probabilities with the round"):

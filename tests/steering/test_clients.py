@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError, RoundRefused
-from fedsteer.steering.clients import Clients, enrol_population, explain
+from fedsteer.steering.checks import explain, settle_arrays
+from fedsteer.steering.clients import Clients, enrol_population
 from fedsteer.steering.probability import Intervals, Known
-from fedsteer.steering.rounds import Active, Round, settle_arrays
+from fedsteer.steering.rounds import Active, Round
 from tests.reference.population import Population
 from tests.rules.enrolled import SIZES, events
 
@@ -22,7 +23,12 @@ def people(sizes: Any = None, source: Any = None) -> Clients:
 
 
 def visit(
-    clients: Clients, number: int, names: list[Any], *, weighs: bool = True, **given: Any
+    clients: Clients,
+    number: int,
+    names: list[Any],
+    *,
+    uses_probabilities: bool = True,
+    **given: Any,
 ) -> Active:
     given.setdefault("probabilities", [0.5] * len(names))
     cap = given.pop("max_weight", None)
@@ -30,7 +36,9 @@ def visit(
         Round(number, names, np.ones((len(names), DIM)), **given), clients.dim
     )
     assert not (clients.inspect(round, clients.look_up(round)) | faults)
-    active = clients.activate(round, clients.look_up(round), weighs=weighs, max_weight=cap)
+    active = clients.activate(
+        round, clients.look_up(round), uses_probabilities=uses_probabilities, max_weight=cap
+    )
     clients.welcome(active)
     clients.commit(active, np.ones(len(names)), training=True)
     return active
@@ -96,8 +104,11 @@ def test_open_population_estimates_its_size_from_the_first_round_on() -> None:
 
 def test_without_probabilities_an_open_population_is_whoever_was_seen() -> None:
     clients = people()
-    assert visit(clients, 1, ["a", "b"], weighs=False, probabilities=None).shares.sum() == 1.0
-    active = visit(clients, 2, ["c"], weighs=False, probabilities=None, sizes=[2.0])
+    assert (
+        visit(clients, 1, ["a", "b"], uses_probabilities=False, probabilities=None).shares.sum()
+        == 1.0
+    )
+    active = visit(clients, 2, ["c"], uses_probabilities=False, probabilities=None, sizes=[2.0])
     assert active.total == 4.0 and active.shares.tolist() == [0.5]
 
 
@@ -115,7 +126,9 @@ def test_last_visit_and_old_sizes() -> None:
 def test_warm_up_rounds_count_no_participation() -> None:
     clients = people([1.0, 1.0], Intervals(cap=50))
     round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
-    active = clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
+    active = clients.activate(
+        round, clients.look_up(round), uses_probabilities=True, max_weight=None
+    )
     clients.welcome(active)
     clients.commit(active, np.ones(1), training=False)
     assert clients.rounds == 0 and clients.number == 1
@@ -125,7 +138,7 @@ def test_warm_up_rounds_count_no_participation() -> None:
 def test_activate_writes_nothing() -> None:
     clients = people([1.0])
     round, _ = settle_arrays(Round(1, ["x", 0], np.ones((2, DIM)), [0.5, 0.5], [4.0, 1.0]), DIM)
-    clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
+    clients.activate(round, clients.look_up(round), uses_probabilities=True, max_weight=None)
     assert clients.members() == [0] and clients.number == 0 and clients.total == 1.0
 
 
@@ -242,8 +255,8 @@ def test_what_is_unseen_follows_estimates_and_stays_when_clients_leave() -> None
     visit(clients, 8, ["a", *range(100)], probabilities=[1.0] + [0.1] * 100)
     assert clients.unseen == 150 and clients.doubt == pytest.approx(9000**0.5 / 4)
     slots = clients.roster.find([0, 1])
-    assert clients.total_without(slots, weighs=True) == 99 + 150 - clients.doubt
-    assert clients.total_without(slots, weighs=False) == 99
+    assert clients.total_without(slots, uses_probabilities=True) == 99 + 150 - clients.doubt
+    assert clients.total_without(slots, uses_probabilities=False) == 99
     visit(clients, 9, [])
     assert clients.unseen == 0.75 * 150 / 2
     assert clients.doubt == pytest.approx(0.75 * 9000**0.5 / 8)

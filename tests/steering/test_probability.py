@@ -278,14 +278,14 @@ def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
     state = rule.init(1, {f"old-{i}": 1.0 for i in range(4)} if closed else None)
     if closed:  # nobody of those that are known has come
         step = rule.step(state, Round(1, ["new"], np.ones((1, 1)), sizes=[1.0]))
-        assert step.diagnostics.inverse.tolist() == [4.0]
+        assert step.diagnostics.inverse_probabilities.tolist() == [4.0]
         state = rule.leave(step.state, ["old-0", "old-1", "old-2", "old-3", "new"])
         step = rule.step(state, Round(2, ["newer"], np.ones((1, 1)), sizes=[1.0]))
-        assert 1.0 <= step.diagnostics.inverse[0] <= 10.0
+        assert 1.0 <= step.diagnostics.inverse_probabilities[0] <= 10.0
     else:
         state = rule.step(state, Round(1, ["a", "b"], np.ones((2, 1)))).state
         step = rule.step(state, Round(2, ["c", "d"], np.ones((2, 1))))
-        assert step.diagnostics.inverse.tolist() == [2.0, 2.0]
+        assert step.diagnostics.inverse_probabilities.tolist() == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(("members", "odds"), [(100, 0.1), (1_000, 0.01), (3_000, 0.003)])

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused
-from fedsteer.steering.rounds import plain_id, settle_arrays
+from fedsteer.steering.checks import settle_arrays
+from fedsteer.steering.roster import plain_id
 
 DIM = 4
 

@@ -31,7 +31,7 @@ def renewed(
     count = len(updates)
     people = enrol_population(updates.shape[1], np.ones(count), Sampled(1.0), None)
     round = Round(1, list(range(count)), updates)
-    active = people.activate(round, people.look_up(round), weighs=True, max_weight=None)
+    active = people.activate(round, people.look_up(round), uses_probabilities=True, max_weight=None)
     result = space.sweep(active, np.zeros(K), np.arange(count), precise=False)
     space.renew(result, np.arange(count), list(refreshed), list(installed), updates, cache)
 

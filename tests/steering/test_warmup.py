@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedsteer.steering.checks import settle_arrays
 from fedsteer.steering.clients import Clients, enrol_population
 from fedsteer.steering.probability import Known
-from fedsteer.steering.rounds import Round, settle_arrays
+from fedsteer.steering.rounds import Round
 from fedsteer.steering.warmup import Collected, WarmUp
 
 DIM = 5
@@ -27,7 +28,9 @@ def take(
     given = Round(clients.number + 1, names, updates, chances, sizes)
     round, faults = settle_arrays(given, DIM)
     assert not faults and not clients.inspect(round, clients.look_up(round))
-    active = clients.activate(round, clients.look_up(round), weighs=True, max_weight=None)
+    active = clients.activate(
+        round, clients.look_up(round), uses_probabilities=True, max_weight=None
+    )
     result, complete = warm_up.compute(clients, active)
     clients.welcome(active)
     collected = warm_up.commit(clients, active, complete)

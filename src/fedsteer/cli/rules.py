@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsteer.errors import unknown
 from fedsteer.options import default_of, describe_range
-from fedsteer.rules import RULES, Rule, preset_options
+from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.rules.options import Options
 
 EPILOG = """examples:
@@ -51,7 +51,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def explain(rule: type[Rule]) -> str:
+def explain(rule: type[Algorithm]) -> str:
     """Equations, options, presets."""
     own = [f for f in fields(rule.options_type) if f.name not in _common()]
     shared = [f for f in fields(rule.options_type) if f.name in _common()]

@@ -14,9 +14,8 @@ from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.payload import write_content
 from fedsteer.flower.replies import Reply, size_of
-from fedsteer.rules import Round
-from fedsteer.rules.base import Rule
-from fedsteer.rules.parts import Requests
+from fedsteer.rules import Round, Rule
+from fedsteer.rules.algorithm import Requests
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.state import State
 

@@ -11,7 +11,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records.files import plain
 from fedsteer.records.labels import label_of
-from fedsteer.rules.base import Rule
+from fedsteer.rules import Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 
 TOO_LONG = {"arrays": "other arrays", "population": "another population"}

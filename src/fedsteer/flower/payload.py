@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedsteer.flower.layout import Layout
 from fedsteer.flower.options import StrategyOptions
-from fedsteer.rules.parts import Requests
+from fedsteer.rules.algorithm import Requests
 
 CORRECTION = "correction"
 """Name of the second array record that SCAFFOLD's clients receive: c - c_i."""

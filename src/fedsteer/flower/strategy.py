@@ -44,7 +44,7 @@ from fedsteer.flower.rows import client_entries, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
 from fedsteer.records.totals import Totals
 from fedsteer.rules import Diagnostics, Rule, make_rule
-from fedsteer.rules.parts import Memory
+from fedsteer.rules.algorithm import Memory
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import State, pack_states, unpack_states

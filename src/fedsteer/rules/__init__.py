@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedsteer.errors import unknown
-from fedsteer.rules.base import Rule
+from fedsteer.rules.algorithm import Algorithm, Requests
 from fedsteer.rules.cluster_fedvarp import ClusterFedVARP
 from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.fedavg import FedAvg
@@ -16,15 +16,15 @@ from fedsteer.rules.fedsteer import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
 from fedsteer.rules.options import build_options
-from fedsteer.rules.parts import Requests, Step
+from fedsteer.rules.rule import Rule, Step
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
 
-__all__ = ["RULES", "Diagnostics", "Requests", "Round", "Rule", "Step", "make_rule"]
+__all__ = ["RULES", "Algorithm", "Diagnostics", "Requests", "Round", "Rule", "Step", "make_rule"]
 
-RULES: dict[str, type[Rule]] = {
-    rule.name: rule
-    for rule in (
+RULES: dict[str, type[Algorithm]] = {
+    kind.name: kind
+    for kind in (
         FedSteer,
         FedAvg,
         FedProx,
@@ -57,15 +57,16 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
         raise unknown("rule", name, RULES)
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    rule = RULES[name]
-    return rule(build_options(rule.options_type, name, preset_options(rule, preset) | options))
+    kind = RULES[name]
+    chosen = preset_options(kind, preset) | options
+    return Rule(kind(build_options(kind.options_type, name, chosen)))
 
 
-def preset_options(rule: type[Rule], preset: str) -> dict[str, Any]:
-    """What a preset means for this rule."""
+def preset_options(kind: type[Algorithm], preset: str) -> dict[str, Any]:
+    """What a preset means for this algorithm."""
     if preset == "paper":
         return {}
-    chosen = PRACTICAL | dict(rule.presets.get(preset, {}))
-    if rule.own_rate:
+    chosen = PRACTICAL | dict(kind.presets.get(preset, {}))
+    if kind.own_rate:
         del chosen["norm_bound"]
     return chosen

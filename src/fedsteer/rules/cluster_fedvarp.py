@@ -13,27 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.base import Rule
-from fedsteer.rules.diagnostics import Beliefs, Estimates
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, no_estimates, own_of
+from fedsteer.rules.diagnostics import Estimates, PlainBeliefs
 from fedsteer.rules.fedsteer_options import WarmUpOptions
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome, Requests, no_estimates, own_of
 from fedsteer.rules.selection import warm_up_outcome
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.warmup import WarmUp
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +60,13 @@ class ClusterOptions(WarmUpOptions):
 
 
 @final
-class ClusterFedVARP(Rule):
+class ClusterFedVARP(Algorithm):
     """One remembered update per cluster."""
 
     name: ClassVar[str] = "cluster_fedvarp"
     options_type: ClassVar[type[Options]] = ClusterOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
-    shaping: ClassVar[tuple[str, ...]] = ("cluster_count", "select")
+    state_options: ClassVar[tuple[str, ...]] = ("cluster_count", "select")
     options: ClusterOptions
 
     def begin(self, clients: Clients) -> Component:
@@ -107,12 +107,16 @@ class ClusterFedVARP(Rule):
             gram_of=np.flatnonzero(active.fresh),
         )
         products = result.products if own.rows is not None else np.zeros_like(belongs)
+        squares = own.gram.diagonal()
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
             weights=active.weights,
-            beliefs=partial(_believed, belongs, products, own.gram.diagonal().copy()),
+            beliefs=PlainBeliefs(
+                before=Estimates(np.sum(belongs * products, axis=0), squares @ belongs),
+                columns=int((squares > 0).sum()),
+            ),
             scratch=(labels, replace(result, products=products)),
         )
 
@@ -157,9 +161,3 @@ class ClusterFedVARP(Rule):
         if self.options.clusters is not None:
             labels = np.array([self.options.clusters.get(c, -1) for c in active.clients], np.int64)
         return labels
-
-
-def _believed(belongs: Floats, products: Floats, squares: Floats) -> Beliefs:
-    """Of means, where `belongs` (clusters, m) says who has which one."""
-    estimates = Estimates(np.sum(belongs * products, axis=0), squares @ belongs)
-    return Beliefs(estimates, columns=int((squares > 0).sum()))

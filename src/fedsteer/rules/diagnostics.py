@@ -11,10 +11,10 @@ is worked out when it is first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,11 +35,35 @@ class Estimates(NamedTuple):
         return found
 
 
-class Beliefs(NamedTuple):
-    """What a rule held true of the active clients, and how good its basis was."""
+class Beliefs(Protocol):
+    """What a rule believed of the active clients, and how good its basis was.
 
-    before: Estimates | None = None  # its estimates when the updates came in
-    after: Estimates | None = None  # those of coordinates recomputed from the updates
+    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property.
+    """
+
+    @property
+    def before(self) -> Estimates | None:
+        """The estimates when the updates came in."""
+
+    @property
+    def after(self) -> Estimates | None:
+        """The estimates with coordinates recomputed from the updates."""
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the basis' Gram matrix."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of the basis in use."""
+
+
+@dataclass(frozen=True)
+class PlainBeliefs:
+    """Beliefs that cost nothing to compute."""
+
+    before: Estimates | None = None
+    after: Estimates | None = None
     condition: float = float("nan")
     columns: int = 0
 
@@ -63,15 +87,15 @@ class Diagnostics:
     core_set: tuple[ClientId, ...] = ()
     # What everything else follows from. Nothing here may be of size d: diagnostics are kept.
     squared_norms: Floats = field(default_factory=_nobody)  # |g_i|^2
-    inverse: Floats = field(default_factory=_nobody)  # 1 / p_i
+    inverse_probabilities: Floats = field(default_factory=_nobody)  # 1 / p_i
     last_seen: Floats | Integers = field(default_factory=_nobody)  # rounds; 0: never before
     unbiased: Floats | None = None  # a_i, where the rule weighs by them and trains
-    look: Callable[[], Beliefs] = Beliefs
+    beliefs: Beliefs = PlainBeliefs()
 
     @cached_property
     def probabilities(self) -> Floats:
         """p_i used."""
-        return 1.0 / self.inverse
+        return 1.0 / self.inverse_probabilities
 
     @cached_property
     def staleness(self) -> Floats:
@@ -91,7 +115,7 @@ class Diagnostics:
     @cached_property
     def refreshed_errors(self) -> Floats:
         """As `relative_errors`, of coordinates recomputed from g_i itself."""
-        after = self._beliefs.after
+        after = self.beliefs.after
         if after is None:
             return np.full(len(self.clients), np.nan)
         return after.residuals(self.squared_norms) / _positive(self.squared_norms)
@@ -99,7 +123,7 @@ class Diagnostics:
     @cached_property
     def cosines(self) -> Floats:
         """Between g_i and the estimate before the refresh; nan where there is none."""
-        before = self._beliefs.before
+        before = self.beliefs.before
         if before is None:
             return np.full(len(self.clients), np.nan)
         lengths = np.sqrt(_positive(self.squared_norms)) * np.sqrt(_positive(before.squares))
@@ -117,20 +141,16 @@ class Diagnostics:
     @property
     def condition(self) -> float:
         """Of the basis' Gram matrix, where there is a basis."""
-        return self._beliefs.condition
+        return self.beliefs.condition
 
     @property
     def columns(self) -> int:
         """Of the basis in use."""
-        return self._beliefs.columns
-
-    @cached_property
-    def _beliefs(self) -> Beliefs:
-        return self.look()
+        return self.beliefs.columns
 
     @cached_property
     def _residuals(self) -> Floats:
-        before = self._beliefs.before
+        before = self.beliefs.before
         return self.squared_norms if before is None else before.residuals(self.squared_norms)
 
 

@@ -10,18 +10,19 @@ Full participation is this rule with everybody active and p_i = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.options import option
-from fedsteer.rules.base import Rule
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 AVERAGES = ("importance", "participants", "normalised")
 
@@ -52,10 +53,16 @@ def averaging_weights(active: Active, average: str) -> Floats:
 def weighted_sum(active: Active, weights: Floats) -> Outcome:
     """weights @ g, for rules that hold no estimate of anybody."""
     result = active.one_pass(weights)
-    return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
+    return Outcome(
+        delta=result.delta,
+        delta_squared_norm=result.delta_squared_norm,
+        squared_norms=result.squared_norms,
+        weights=weights,
+    )
 
 
-class FedAvg(Rule):
+@final
+class FedAvg(Algorithm):
     """The weighted sum of whoever is there."""
 
     name: ClassVar[str] = "fedavg"
@@ -63,7 +70,7 @@ class FedAvg(Rule):
     options: FedAvgOptions
 
     @property
-    def weighs(self) -> bool:
+    def uses_probabilities(self) -> bool:
         return self.options.average != "participants"
 
     def begin(self, clients: Clients) -> Component:

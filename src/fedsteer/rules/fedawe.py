@@ -15,22 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.base import Rule
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome, Requests, own_of
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class FedAWEMemory(Component):
 
 
 @final
-class FedAWE(Rule):
+class FedAWE(Algorithm):
     """Every client goes on from where it left off."""
 
     name: ClassVar[str] = "fedawe"
@@ -61,7 +62,7 @@ class FedAWE(Rule):
     options: FedAWEOptions
 
     @property
-    def weighs(self) -> bool:
+    def uses_probabilities(self) -> bool:
         return False
 
     def begin(self, clients: Clients) -> Component:
@@ -120,7 +121,12 @@ class FedAWE(Rule):
         bad = np.flatnonzero(~np.isfinite(result.products).all(axis=1)).tolist()
         if bad and active.starts is not None:
             raise NotFinite(bad, "has a start model that is not finite")
-        return Outcome(result.delta, result.delta_squared_norm, result.squared_norms, weights)
+        return Outcome(
+            delta=result.delta,
+            delta_squared_norm=result.delta_squared_norm,
+            squared_norms=result.squared_norms,
+            weights=weights,
+        )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own = own_of(memory, FedAWEMemory)

@@ -10,13 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from fedsteer.options import option
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedavg import FedAvg, FedAvgOptions
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Requests
+from fedsteer.steering.kernels import Floats
 from fedsteer.steering.roster import ClientId
+from fedsteer.steering.rounds import Active
+from fedsteer.steering.state import Component
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +33,34 @@ class FedProxOptions(FedAvgOptions):
 
 
 @final
-class FedProx(FedAvg):
+class FedProx(Algorithm):
     """FedAvg's server, clients held back by a proximal term."""
 
     name: ClassVar[str] = "fedprox"
     options_type: ClassVar[type[Options]] = FedProxOptions
     options: FedProxOptions
 
+    def __init__(self, options: FedProxOptions) -> None:
+        super().__init__(options)
+        self.average = FedAvg(options)
+
+    @property
+    def uses_probabilities(self) -> bool:
+        return self.average.uses_probabilities
+
+    def begin(self, clients: Clients) -> Component:
+        return self.average.begin(clients)
+
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
         return replace(asked, shared={"proximal": self.options.proximal})
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        return self.average.compute(memory, active)
+
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        self.average.commit(memory, active, outcome)
+
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        self.average.forget(memory, slots, sizes)

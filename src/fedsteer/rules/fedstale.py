@@ -16,7 +16,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from fedsteer.options import option
-from fedsteer.rules.fedvarp import Remembering
+from fedsteer.rules.fedvarp import StaleUpdateRule
 from fedsteer.rules.options import Options
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.memory import Recalled
@@ -31,7 +31,7 @@ class FedStaleOptions(Options):
 
 
 @final
-class FedStale(Remembering):
+class FedStale(StaleUpdateRule):
     """FedVARP with less trust in old updates."""
 
     name: ClassVar[str] = "fedstale"

@@ -20,16 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar, final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import LARGEST, Rule
-from fedsteer.rules.diagnostics import Beliefs, Estimates
+from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests, own_of
+from fedsteer.rules.diagnostics import Estimates
 from fedsteer.rules.fedsteer_options import FedSteerOptions
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome, Requests, own_of
 from fedsteer.rules.selection import (
     Casting,
     end_warm_up_round,
@@ -40,7 +39,6 @@ from fedsteer.rules.selection import (
     roles,
     warm_up_outcome,
 )
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.geometry import Geometry
 from fedsteer.steering.kernels import Array, Floats, Pass
 from fedsteer.steering.roster import ClientId
@@ -50,6 +48,9 @@ from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import WarmUp
 from fedsteer.values import value
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass
@@ -71,14 +72,41 @@ class Scratch:
     new: Floats  # (m, k) and after
 
 
+@value
+class SubspaceBeliefs:
+    """Estimates by coordinates before and after the round, computed when they are looked at."""
+
+    geometry: Geometry
+    scale: Floats  # (k,) from raw columns to those the coordinates refer to
+    used: Floats  # (m, k) coordinates of the estimates in the aggregate
+    new: Floats  # (m, k) coordinates after the round
+    products: Floats  # (k, m) of the raw columns and the updates
+
+    @cached_property
+    def before(self) -> Estimates:
+        return Estimates(*self.geometry.estimate(self.used * self.scale, self.products))
+
+    @cached_property
+    def after(self) -> Estimates:
+        return Estimates(*self.geometry.estimate(self.new * self.scale, self.products))
+
+    @property
+    def condition(self) -> float:
+        return self.geometry.condition
+
+    @property
+    def columns(self) -> int:
+        return self.geometry.columns
+
+
 @final
-class FedSteer(Rule):
+class FedSteer(Algorithm):
     """Old coordinates on today's basis."""
 
     name: ClassVar[str] = "fedsteer"
     options_type: ClassVar[type[Options]] = FedSteerOptions
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
-    shaping: ClassVar[tuple[str, ...]] = (
+    state_options: ClassVar[tuple[str, ...]] = (
         *("core_set", "core_size", "select", "basis", "magnitude", "cache"),
         *("reselect_every", "sketch_width"),
     )
@@ -116,7 +144,7 @@ class FedSteer(Rule):
         old = space.read(active.slots)
         if self.options.refresh == "after":
             baseline = space.total
-            if active.sizes is not active.old_sizes:
+            if active.resized:
                 baseline = baseline + (active.sizes - active.old_sizes) @ old
             result = self._sweep(space, active, casting, baseline / total - weights.dot(old))
             new = self._coordinates(space, result, casting)
@@ -126,11 +154,17 @@ class FedSteer(Rule):
             new = used = self._coordinates(space, result, casting)
             baseline = space.total + active.sizes @ new - active.old_sizes @ old
             result = self._sweep(space, active, casting, baseline / total - weights @ new)
-        believed = space.geometry, space.estimate_scale, used, new, result.products
-        found = result.delta, result.delta_squared_norm, result.squared_norms, weights
-        core_set = tuple([owner for owner in space.owners if owner is not None])
-        scratch = Scratch(result, casting, old, new)
-        return Outcome(*found, "move", "train", core_set, partial(_believed, *believed), scratch)
+        return Outcome(
+            delta=result.delta,
+            delta_squared_norm=result.delta_squared_norm,
+            squared_norms=result.squared_norms,
+            weights=weights,
+            core_set=tuple([owner for owner in space.owners if owner is not None]),
+            beliefs=SubspaceBeliefs(
+                space.geometry, space.estimate_scale, used, new, result.products
+            ),
+            scratch=Scratch(result, casting, old, new),
+        )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own, options = own_of(memory, FedSteerMemory), self.options
@@ -213,11 +247,3 @@ class FedSteer(Rule):
             return space.solve(result, options.ridge, options.solver)
         norms = np.sqrt(result.squared_norms)
         return options.own_scale * space.own_coordinates(norms, casting.core, casting.refreshed)
-
-
-def _believed(
-    geometry: Geometry, scale: Floats, old: Floats, new: Floats, products: Floats
-) -> Beliefs:
-    """Of coordinates before and after the round; `products` are of the raw columns."""
-    before, after = (Estimates(*geometry.estimate(z * scale, products)) for z in (old, new))
-    return Beliefs(before, after, geometry.condition, geometry.columns)

@@ -9,8 +9,7 @@ from numbers import Integral
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.options import listed, numbers_by_client, option
 from fedsteer.rules.options import Options
-from fedsteer.steering.roster import ClientId
-from fedsteer.steering.rounds import plain_id
+from fedsteer.steering.roster import ClientId, plain_id
 
 AFTER_VISITS = ("intervals", "shrunk")
 """Probabilities that are estimated from earlier visits, of which a warm-up has none."""

@@ -9,39 +9,36 @@ Memory N x d. The sum over all clients is kept running.
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.base import Rule
-from fedsteer.rules.diagnostics import Beliefs, Estimates
-from fedsteer.rules.parts import Memory, Outcome, own_of
-from fedsteer.steering.clients import Clients
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
+from fedsteer.rules.diagnostics import Estimates, PlainBeliefs
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+
 
 def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
     """The outcome of a pass whose estimates are beta_i h_i."""
-    result = recalled.result
+    result, scales = recalled.result, recalled.scales
+    estimates = Estimates(scales * recalled.dots, scales**2 * recalled.squares)
     return Outcome(
         delta=result.delta,
         delta_squared_norm=result.delta_squared_norm,
         squared_norms=result.squared_norms,
         weights=weights,
-        beliefs=partial(_believed, recalled.scales, recalled.dots, recalled.squares),
+        beliefs=PlainBeliefs(before=estimates),
         scratch=recalled,
     )
 
 
-def _believed(scales: Floats, dots: Floats, squares: Floats) -> Beliefs:
-    return Beliefs(Estimates(scales * dots, scales**2 * squares))
-
-
-class Remembering(Rule):
+class StaleUpdateRule(Algorithm):
     """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), h_i the last update of client i."""
 
     @abstractmethod
@@ -70,7 +67,7 @@ class Remembering(Rule):
 
 
 @final
-class FedVARP(Remembering):
+class FedVARP(StaleUpdateRule):
     """The last update of every client as its estimate."""
 
     name: ClassVar[str] = "fedvarp"

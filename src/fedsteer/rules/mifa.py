@@ -12,21 +12,22 @@ weights 1/p_i that its visit could bias. Memory N x d.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.base import Rule
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
 from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome, own_of
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import UpdateMemory
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class MIFAMemory(Component):
 
 
 @final
-class MIFA(Rule):
+class MIFA(Algorithm):
     """The mean of everybody's last update."""
 
     name: ClassVar[str] = "mifa"
@@ -57,7 +58,7 @@ class MIFA(Rule):
     options: MIFAOptions
 
     @property
-    def weighs(self) -> bool:
+    def uses_probabilities(self) -> bool:
         return False
 
     def begin(self, clients: Clients) -> Component:

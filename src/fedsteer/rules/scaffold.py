@@ -14,23 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.base import Rule
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options
-from fedsteer.rules.parts import Memory, Outcome, Requests, own_of
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class ScaffoldMemory(Component):
 
 
 @final
-class Scaffold(Rule):
+class Scaffold(Algorithm):
     """Control variates against client drift."""
 
     name: ClassVar[str] = "scaffold"
@@ -63,7 +64,7 @@ class Scaffold(Rule):
     options: ScaffoldOptions
 
     @property
-    def weighs(self) -> bool:
+    def uses_probabilities(self) -> bool:
         return self.options.average != "participants"
 
     def begin(self, clients: Clients) -> Component:
@@ -110,7 +111,7 @@ class Scaffold(Rule):
         rows = own.controls.rows
         assert rows is not None
         kernels.add_rows(own.control, active.shares * rates, active.updates)
-        if active.sizes is not active.old_sizes:
+        if active.resized:
             grown = (active.sizes - active.old_sizes) / n
             kernels.add_rows(own.control, grown, rows, active.slots)
         for index, slot in enumerate(active.slots.tolist()):
@@ -126,7 +127,7 @@ class Scaffold(Rule):
         own.controls.rows[slots[slots < len(own.controls.rows)]] = 0
         # What is left of c is taken from the c_i of those who stay: exactly, and once.
         staying = np.flatnonzero(own.known.values > 0)
-        total = memory.clients.total_without(slots, weighs=self.weighs)
+        total = memory.clients.total_without(slots, uses_probabilities=self.uses_probabilities)
         own.control[:], own.total = 0, total
         if len(staying) and total > 0:
             shares = memory.clients.sizes[staying] / total

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
+from fedsteer.rules.algorithm import Memory, Outcome
 from fedsteer.rules.fedsteer_options import FedSteerOptions
-from fedsteer.rules.parts import Memory, Outcome
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.coreset import Snapshot, search
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.roster import ClientId, id_order
-from fedsteer.steering.rounds import Active, plain_id
+from fedsteer.steering.roster import ClientId, id_order, plain_id
+from fedsteer.steering.rounds import Active
 from fedsteer.steering.subspace import Subspace
 from fedsteer.steering.table import Table
 from fedsteer.steering.warmup import Collected, WarmUp
 from fedsteer.values import value
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 Owners = list[ClientId | None]
 """Whose update each column is; None is a vacant column."""
@@ -179,9 +182,9 @@ def warm_up_outcome(memory: Memory, warm_up: WarmUp, active: Active, reinitialis
     result, complete = warm_up.compute(memory.clients, active)
     last = complete and warm_up.done + 1 >= warm_up.cycles
     return Outcome(
-        result.delta,
-        result.delta_squared_norm,
-        result.squared_norms,
+        delta=result.delta,
+        delta_squared_norm=result.delta_squared_norm,
+        squared_norms=result.squared_norms,
         weights=active.shares if complete else np.zeros(len(active)),
         action="restart" if last and reinitialise else "move" if complete else "hold",
         phase="warm-up",

@@ -22,27 +22,23 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.steering.checks import Faults
 from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import ProbabilitySource
-from fedsteer.steering.roster import ClientId, Roster
-from fedsteer.steering.rounds import LARGEST_COUNT, Active, Faults, Round, Told, plain_ids
+from fedsteer.steering.roster import ClientId, Roster, plain_ids
+from fedsteer.steering.rounds import LARGEST_COUNT, Active, PopulationEstimate, Round
 from fedsteer.steering.state import Component
-from fedsteer.steering.table import Table
+from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
-OUTWEIGHS = 1e4
-"""If a part taken out of a running sum was this many times as long as what remains, its rounding
-error would show in the rest: the sum is taken anew."""
 NEWCOMERS = 0.25
 """Share of this round, against all before it, in what newcomers tell of those still unseen."""
-NAMED = 4
-"""Clients named in a message beside the first one with the same fault."""
 LAST = 1 << 62
 """No round has a number as high as this."""
 
@@ -108,44 +104,60 @@ class Clients(Component):
         return {i: reason for i, size in enumerate(sizes) if size <= 0}
 
     def activate(
-        self, round: Round, found: Found, *, weighs: bool, max_weight: float | None
+        self, round: Round, found: Found, *, uses_probabilities: bool, max_weight: float | None
     ) -> Active:
-        """Weights and all else of size m. `weighs`: the rule uses 1/p_i. Writes nothing."""
+        """Weights and all else of size m. Writes nothing."""
         slots, old_sizes = found
         count = len(slots)
-        sizes, given = round.sizes, round.probabilities
+        sizes, probabilities = round.sizes, round.probabilities
+        resized = sizes is not None or not self.closed
         if sizes is None:  # strangers to a closed population were refused
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
         fresh = _everybody(count)
         if round.refresh:
             only_refresh = set(round.refresh)
             fresh = np.array([client not in only_refresh for client in round.clients])
-        if weighs:
-            inverse = self.source.inverse(slots, round.number, given, fresh)
+        if uses_probabilities:
+            inverse = self.source.inverse(slots, round.number, probabilities, fresh)
         else:
-            inverse = np.ones(count) if given is None else 1.0 / given
-        total, told = self.total + _grown(sizes, old_sizes), None
+            inverse = np.ones(count) if probabilities is None else 1.0 / probabilities
+        total, population = self.total, None
+        if resized:
+            total += float((sizes - old_sizes).sum())
         if not self.closed:
-            drift = self.source.drift(slots, round.number, fresh) if weighs else 1.0
-            told = self._told(sizes, old_sizes, inverse, fresh, drift)
-            if weighs:
-                total = max(told.mass / (self.rounds + 1), total + told.surely_unseen)
+            drift = self.source.drift(slots, round.number, fresh) if uses_probabilities else 1.0
+            population = self._estimate(sizes, old_sizes, inverse, fresh, drift)
+            if uses_probabilities:
+                total = max(population.mass / (self.rounds + 1), total + population.surely_unseen)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
             weights = np.where(fresh, weights, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
-        updates = round.updates
-        return Active(  # by position: naming so many takes a step longer than storing them
-            round.number, tuple(round.clients), slots, updates, kernels_for(updates), fresh,
-            sizes, old_sizes, total, shares, inverse, weights, told,
-            round.steps, round.starts, round.model,
-        )  # fmt: skip
+        return Active(
+            number=round.number,
+            clients=tuple(round.clients),
+            slots=slots,
+            updates=round.updates,
+            kernels=kernels_for(round.updates),
+            fresh=fresh,
+            sizes=sizes,
+            old_sizes=old_sizes,
+            resized=resized,
+            total=total,
+            shares=shares,
+            inverse_probabilities=inverse,
+            weights=weights,
+            population=population,
+            steps=round.steps,
+            starts=round.starts,
+            model=round.model,
+        )
 
-    def _told(
+    def _estimate(
         self, sizes: Floats, old_sizes: Floats, inverse: Floats, fresh: Flags, drift: float
-    ) -> Told:
+    ) -> PopulationEstimate:
         """What an open population is known by once this round has ended."""
         standing_for, new = sizes * inverse, old_sizes <= 0
         coming = new & fresh
@@ -154,20 +166,23 @@ class Clients(Component):
         unseen = before * self.unseen + share * float(standing_for[coming].sum())
         absent = np.maximum(1.0 - 1.0 / inverse[coming], 0.0)  # how probably each is
         spread = share * standing_for[coming] * np.sqrt(absent)
-        return Told(
+        return PopulationEstimate(
             mass=self.mass * drift + float(standing_for[fresh].sum()),
             unseen=max(unseen - float(sizes[new].sum()), 0.0),
             doubt=math.hypot(before * self.doubt, *spread.tolist()),
         )
 
-    def total_without(self, slots: Integers, *, weighs: bool) -> float:
+    def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these have left."""
         staying = self.sizes.values.copy()
         staying[slots] = 0.0
         total = float(staying.sum())
-        if weighs and not self.closed and self.rounds:
-            told, leaving = Told(self.mass, self.unseen, self.doubt), self.sizes[slots].sum()
-            total = max(told.mass / self.rounds - float(leaving), total + told.surely_unseen)
+        if uses_probabilities and not self.closed and self.rounds:
+            population = PopulationEstimate(self.mass, self.unseen, self.doubt)
+            leaving = self.sizes[slots].sum()
+            total = max(
+                population.mass / self.rounds - float(leaving), total + population.surely_unseen
+            )
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -179,7 +194,7 @@ class Clients(Component):
 
     def welcome(self, active: Active) -> None:
         """Newcomers have a name and a slot from here on: before a rule takes the round in."""
-        if active.sizes is active.old_sizes:
+        if not active.resized:
             return
         newcomers = active.old_sizes <= 0
         if newcomers.any():
@@ -191,14 +206,14 @@ class Clients(Component):
         if self.bound is not None:
             norms = np.sqrt(squared_norms)
             self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
-        if active.sizes is not active.old_sizes:
+        if active.resized:
             self.sizes[active.slots] = active.sizes
-            self.total += _grown(active.sizes, active.old_sizes)
+            self.total += float((active.sizes - active.old_sizes).sum())
             if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
                 self.total = float(self.sizes.values.sum())
         if training:
-            if active.told is not None:
-                self.mass, self.unseen, self.doubt = active.told
+            if active.population is not None:
+                self.mass, self.unseen, self.doubt = active.population
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number
@@ -249,11 +264,6 @@ def _everybody(count: int) -> Flags:
     return flags
 
 
-def _grown(sizes: Floats, old_sizes: Floats) -> float:
-    """How many points there are more than before."""
-    return 0.0 if sizes is old_sizes else float((sizes - old_sizes).sum())
-
-
 def enrol_population(
     dim: int, sizes: Sizes | None, source: ProbabilitySource, bound: NormBound | None
 ) -> Clients:
@@ -299,17 +309,3 @@ def enrol_population(
     )
     clients.source.join(np.arange(len(table.values)), 0)
     return clients
-
-
-def explain(faults: Faults, clients: Sequence[Any]) -> str:
-    """One line that names clients at fault by what is wrong with them."""
-    by_reason: dict[str, dict[str, None]] = {}
-    for i, reason in sorted(faults.items()):
-        by_reason.setdefault(reason, {})[repr(clients[i])] = None  # who is there twice, once
-    said = []
-    for reason, (first, *others) in by_reason.items():
-        more = [*others[:NAMED], *([f"{len(others) - NAMED} more"] if others[NAMED:] else [])]
-        said.append(
-            f"client {first} {reason}" + (f" (the same for {', '.join(more)})" if more else "")
-        )
-    return "; ".join(said)

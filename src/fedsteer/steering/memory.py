@@ -8,15 +8,17 @@ round costs O(m d) and not O(N d).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsteer.steering.clients import OUTWEIGHS, Clients
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
-from fedsteer.steering.table import Table
+from fedsteer.steering.table import OUTWEIGHS, Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass

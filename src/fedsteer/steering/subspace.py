@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.steering.clients import OUTWEIGHS, Clients
 from fedsteer.steering.geometry import Geometry, exchange
 from fedsteer.steering.kernels import (
     Array,
@@ -34,7 +34,10 @@ from fedsteer.steering.ridge import generalised_inverse
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
-from fedsteer.steering.table import Table
+from fedsteer.steering.table import OUTWEIGHS, Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 LONGEST = 1e3
 """An update this many times as long as a column: with magnitude "follow", |h_j| is taken to be no

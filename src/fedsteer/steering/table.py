@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 from fedsteer.steering.kernels import Integers
 from fedsteer.steering.state import Component
 
+OUTWEIGHS = 1e4
+"""If a part taken out of a running sum was this many times as long as what remains, its rounding
+error would show in the rest: the sum is taken anew."""
+
 
 @dataclass
 class Table(Component):

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class WarmUp(Component):
         self.uploads += len(active)
         if len(active):
             self.snapshot.write(active.slots, active.updates, len(clients.sizes.values))
-            self.inverse[active.slots] = active.inverse
+            self.inverse[active.slots] = active.inverse_probabilities
         if not complete:
             return None
         members = np.union1d(self._members(clients), active.slots)

@@ -1,0 +1,154 @@
+"""What a server rule is: the hooks of `Algorithm`, and the values that pass through them.
+
+A new rule is one file that implements `Algorithm` and one line in `fedsteer.rules.RULES`. How a
+round is checked, bounded and committed is written once, in `Rule`, which runs an algorithm.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from fedsteer.rules.diagnostics import Beliefs, PlainBeliefs
+from fedsteer.rules.options import Options
+from fedsteer.steering.kernels import Array, Floats, kernels_for
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.state import Component
+from fedsteer.values import value
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.rounds import Active
+
+Action = Literal["move", "hold", "restart"]
+"""What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
+
+LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
+"""Largest finite value of each dtype."""
+
+
+@value
+class Requests:
+    """Which clients to ask for what in a round.
+
+    train     clients whose update enters the aggregate
+    refresh   clients asked for an update that only refreshes what the server knows of them
+    collect   clients asked during a warm-up, while the model stands still
+    shared    payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
+    each      payload per client, e.g. {7: {"start": (d,) array}}
+
+    The arrays belong to the state: use them before the step, or copy them.
+    """
+
+    train: tuple[ClientId, ...] = ()
+    refresh: tuple[ClientId, ...] = ()
+    collect: tuple[ClientId, ...] = ()
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    each: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def everyone(self) -> tuple[ClientId, ...]:
+        """All clients that are asked for anything."""
+        return self.train + self.refresh + self.collect
+
+
+@value
+class Outcome:
+    """What an algorithm computed from a round, before anything is written."""
+
+    delta: Array
+    delta_squared_norm: float
+    squared_norms: Floats  # (m,) |g_i|^2
+    weights: Floats  # (m,) factor of g_i in delta
+    action: Action = "move"
+    phase: str = "train"
+    core_set: tuple[ClientId, ...] = ()
+    beliefs: Beliefs = PlainBeliefs()
+    scratch: Any = None  # what `commit` needs again
+
+
+@dataclass
+class Memory(Component):
+    """Everything a rule remembers: the clients, and the algorithm's own part."""
+
+    clients: Clients
+    own: Component
+    like: Array | None = None  # zero rows of the updates' library, type and device
+    made_with: str = ""  # the `state_options`, in words
+
+
+Own = TypeVar("Own", bound=Component)
+
+
+def own_of(memory: Memory, kind: type[Own]) -> Own:
+    """The algorithm's own part of the memory, which is of this kind."""
+    assert isinstance(memory.own, kind)
+    return memory.own
+
+
+def no_estimates(memory: Memory, count: int) -> Array:
+    """(count, d) zeros like the updates."""
+    kernels = kernels_for(memory.like)
+    shape = (count, memory.clients.dim)
+    return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
+
+
+class Algorithm(ABC):
+    """A server rule. Subclasses are final: they implement hooks and override nothing else."""
+
+    name: ClassVar[str]
+    options_type: ClassVar[type[Options]] = Options
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    own_rate: ClassVar[bool] = False  # True: delta is the whole step, no server rate applies
+    needs: ClassVar[frozenset[str]] = frozenset()  # which of steps, starts and model it uses
+    state_options: ClassVar[tuple[str, ...]] = ()  # options that determine its own memory
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    @property
+    def uses_probabilities(self) -> bool:
+        """Whether clients are weighted by 1/p_i."""
+        return True
+
+    @abstractmethod
+    def begin(self, clients: Clients) -> Component:
+        """The algorithm's own memory before the first round."""
+
+    def request(
+        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
+    ) -> Requests:
+        """Change or extend what the clients are asked for; `reachable` None: every member."""
+        return asked
+
+    def warming_up(self, memory: Memory) -> bool:
+        """Whether the next round belongs to a warm-up."""
+        return False
+
+    def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
+        """(m, k) coordinates of these clients, if the algorithm keeps any."""
+        return None
+
+    @abstractmethod
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        """The aggregate and everything `commit` needs. Writes nothing."""
+
+    @abstractmethod
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+        """Take the round into the algorithm's own memory."""
+
+    @abstractmethod
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        """Clients at these slots, of these sizes, are about to leave."""
+
+    def kept_as(self, memory: Memory, updates: Array) -> str | None:
+        """The dtype in which updates are stored unscaled; None if they are not stored so."""
+        return None
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        """(m, d) the server's estimates of these clients' updates, like `memory.like`; None if the
+        algorithm has none."""
+        return None

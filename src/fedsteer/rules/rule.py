@@ -1,0 +1,313 @@
+"""`Rule`: an algorithm, and the one way its rounds are planned and aggregated.
+
+A rule has an explicit `State` and three moments: `init` before the first round, `plan` (whom to ask
+for what) at the start of a round, `step` (updates in, aggregate out) at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, final
+
+import numpy as np
+
+from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
+from fedsteer.options import default_of, single
+from fedsteer.rules.algorithm import LARGEST, Action, Algorithm, Memory, Outcome, Requests
+from fedsteer.rules.diagnostics import Diagnostics
+from fedsteer.rules.options import Options
+from fedsteer.steering.checks import (
+    Faults,
+    explain,
+    kind_of,
+    settle_arrays,
+    whole_number,
+    zero_rows,
+)
+from fedsteer.steering.clients import Sizes, enrol_population
+from fedsteer.steering.kernels import Array, Floats, kernels_for
+from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.probability import probability_source
+from fedsteer.steering.roster import ClientId, plain_ids
+from fedsteer.steering.rounds import Active, NotFinite, Round
+from fedsteer.steering.state import State
+from fedsteer.values import value
+
+STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound")
+"""Options of every rule that its state depends on: a rule with others cannot use that state."""
+
+FITS_ANY = min(LARGEST.values())
+"""An update of this length has no larger number."""
+
+
+@value
+class Step:
+    """The result of a step: w <- w - rate * delta if action is "move"."""
+
+    delta: Array  # (d,) float32, or float64 for float64 updates
+    state: State
+    diagnostics: Diagnostics
+    action: Action = "move"
+
+
+@final
+class Rule:
+    """A server rule as the simulator, Flower and your own loop use it. Made by `make_rule`."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        options = algorithm.options
+        if algorithm.own_rate and options.norm_bound is not None:
+            raise ConfigurationError(
+                f"{algorithm.name} moves the model itself: norm_bound cannot apply"
+            )
+        self.algorithm = algorithm
+        self.name, self.options = algorithm.name, options
+        self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
+        self._made_with = _in_words(options, *STATE_OPTIONS, *algorithm.state_options)
+        self._briefly = _in_words(options, *STATE_OPTIONS)  # as states of version 0.1.0 say it
+
+    def __repr__(self) -> str:
+        changed = []
+        for entry in fields(self.options):
+            value = _plain(getattr(self.options, entry.name))
+            if value != default_of(entry):
+                changed.append(f"{entry.name}={value!r}")
+        return f"Rule({', '.join([self.name, *changed])})"
+
+    # -- the life of a state ------------------------------------------------------------------
+
+    def init(self, dim: int, sizes: Sizes | None = None, like: Array | None = None) -> State:
+        """The state before round 1.
+
+        dim     number of model weights d
+        sizes   data points of each client: a sequence (clients 0..N-1) or {id: points}. Without,
+                the population is open and sizes come with the rounds (1 each if they do not)
+        like    an array of the kind the updates will be; else the first round decides
+        """
+        bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
+        source = probability_source(self.options.probabilities, self.options.interval_cap)
+        clients = enrol_population(dim, sizes, source, bound)
+        memory = Memory(
+            clients=clients, own=self.algorithm.begin(clients), made_with=self._made_with
+        )
+        if like is not None:
+            if problem := kernels_for(like).check(like):
+                raise ConfigurationError(f"like cannot be used: {problem}")
+            memory.like = zero_rows(like, dim)
+        return State(self.name, memory)
+
+    def plan(
+        self,
+        state: State,
+        number: int,
+        available: Sequence[ClientId],
+        reachable: Sequence[ClientId] | None = None,
+    ) -> Requests:
+        """Which clients to ask for what in round `number`.
+
+        `available` are the clients that take part by themselves; `reachable` those that could be
+        asked for a refresh (default: every member of a closed population).
+        """
+        memory, number = self._memory_of(state), whole_number(number)
+        if number <= memory.clients.number:
+            raise RoundRefused(f"round {number} does not follow round {memory.clients.number}")
+        asked = Requests(train=tuple(plain_ids(available)))
+        return self.algorithm.request(memory, asked, reachable)
+
+    def step(self, state: State, round: Round) -> Step:
+        """Aggregate a round. Consumes `state`; a refused round leaves it as it was.
+
+        So does an interrupt (Ctrl-C) before the commit. An interrupt during the commit leaves the
+        state used up, because it could be half old and half new.
+        """
+        memory = self._memory_of(state)
+        incoming = Incoming(round, memory, self.options.bad_clients)
+        active = self._check(memory, incoming)
+        active, outcome = self._compute(memory, active, incoming)
+        factor = self._bound(memory, active, outcome)
+        return self._commit(state, active, outcome, factor, incoming.dropped)
+
+    def leave(self, state: State, clients: Sequence[ClientId]) -> State:
+        """Clients leave for good, with all that is known of them. Consumes `state`."""
+        memory = self._memory_of(state)
+        names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)))
+        state.consume()
+        self.algorithm.forget(memory, slots, memory.clients.sizes[slots])
+        memory.clients.leave(names)
+        return State(self.name, memory)
+
+    # -- what the state tells -----------------------------------------------------------------
+
+    def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
+        """(m, d) the server's estimates of these clients' updates; None if the rule has none."""
+        memory = self._memory_of(state)
+        slots = memory.clients.resolve(clients)[1]
+        if memory.like is None:  # before the first round it is unknown what updates are like
+            return None
+        return self.algorithm.estimates(memory, slots)
+
+    def phase(self, state: State) -> str:
+        """ "warm-up" or "train": what the next round belongs to."""
+        return "warm-up" if self.algorithm.warming_up(self._memory_of(state)) else "train"
+
+    def coordinates(self, state: State, clients: Sequence[ClientId]) -> Floats | None:
+        """(m, k) coordinates of these clients in today's basis; None if the rule has none."""
+        memory = self._memory_of(state)
+        return self.algorithm.coordinates_of(memory, memory.clients.resolve(clients)[1])
+
+    # -- the parts of a step ------------------------------------------------------------------
+
+    def _memory_of(self, state: State) -> Memory:
+        if state.rule != self.name:
+            raise StateError(f"a {state.rule} state was given to {self.name}")
+        memory = state.memory
+        assert isinstance(memory, Memory)
+        if memory.made_with not in (self._made_with, self._briefly, ""):
+            raise StateError(f"the state was made with {memory.made_with}, not {self._made_with}")
+        return memory
+
+    def _check(self, memory: Memory, incoming: Incoming) -> Active:
+        """The clients whose input can be used; the others are dropped, or the round is refused."""
+        clients = memory.clients
+        while True:
+            round, faults = settle_arrays(incoming.round, clients.dim, incoming.like)
+            found = clients.look_up(round)
+            faults = clients.inspect(round, found) | faults
+            incoming.round = round
+            if not faults:
+                return clients.activate(
+                    round,
+                    found,
+                    uses_probabilities=self.algorithm.uses_probabilities,
+                    max_weight=self.options.max_weight,
+                )
+            incoming.drop(faults)
+
+    def _compute(
+        self, memory: Memory, active: Active, incoming: Incoming
+    ) -> tuple[Active, Outcome]:
+        """The outcome, and the clients it is of: updates that are not finite show only now."""
+        while True:
+            try:
+                # What overflows shows in the results; warnings say nothing more.
+                with np.errstate(invalid="ignore", over="ignore"):
+                    outcome = self.algorithm.compute(memory, active)
+            except NotFinite as bad:
+                incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
+            else:
+                faults = self._too_long_to_keep(memory, active, outcome)
+                if not faults:
+                    break
+                incoming.drop(faults)
+            active = self._check(memory, incoming)
+        if not math.isfinite(outcome.delta_squared_norm):
+            raise Diverged(f"the aggregate of round {active.number} is not finite")
+        return active, outcome
+
+    def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
+        """Updates that overflow the dtype in which they would be stored."""
+        squares = outcome.squared_norms.tolist()
+        if not squares or max(squares) <= FITS_ANY**2:
+            return {}
+        kernels, updates = active.kernels, active.updates
+        kept = self.algorithm.kept_as(memory, updates)
+        if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
+            return {}
+        reason = f"sent an update too long for {kept}, in which it would be kept"
+        long = [i for i, square in enumerate(squares) if square > most**2]
+        return {i: reason for i in long if kernels.largest(updates, i) > most}
+
+    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> float:
+        """The factor by which the norm bound scales the aggregate; 1: it does not act."""
+        bound = memory.clients.bound
+        if bound is None or outcome.action != "move":
+            return 1.0
+        norms = np.sqrt(outcome.squared_norms)
+        known = bound.preview(active.slots, norms, active.old_sizes, active.sizes)
+        return bound.scale(float(np.sqrt(outcome.delta_squared_norm)), *known)
+
+    def _commit(
+        self,
+        state: State,
+        active: Active,
+        outcome: Outcome,
+        factor: float,
+        dropped: Mapping[ClientId, str],
+    ) -> Step:
+        """Use up the old state and write; until here nothing was written."""
+        memory = self._memory_of(state)
+        clients = memory.clients
+        delta = outcome.delta if factor == 1.0 else factor * outcome.delta
+        diagnostics = self._diagnose(memory, active, outcome, factor, dropped)
+        state.consume()
+        clients.welcome(active)
+        self.algorithm.commit(memory, active, outcome)
+        clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
+        if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
+            clients.restart()
+        if memory.like is None and len(active):
+            memory.like = zero_rows(active.updates, clients.dim)
+        return Step(
+            delta=delta,
+            state=State(self.name, memory),
+            diagnostics=diagnostics,
+            action=outcome.action,
+        )
+
+    def _diagnose(
+        self,
+        memory: Memory,
+        active: Active,
+        outcome: Outcome,
+        factor: float,
+        dropped: Mapping[ClientId, str],
+    ) -> Diagnostics:
+        moves = outcome.action != "hold"
+        weighted = self.algorithm.uses_probabilities and outcome.phase == "train"
+        return Diagnostics(
+            phase=outcome.phase,
+            number=active.number,
+            clients=active.clients,
+            fresh=tuple(active.fresh.tolist()),
+            weights=outcome.weights,
+            delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,
+            bound_factor=factor,
+            dropped=dropped,
+            core_set=outcome.core_set,
+            squared_norms=outcome.squared_norms,
+            inverse_probabilities=active.inverse_probabilities,
+            last_seen=memory.clients.last_seen[active.slots],
+            unbiased=active.weights if weighted else None,
+            beliefs=outcome.beliefs,
+        )
+
+
+class Incoming:
+    """A round on its way in, without the clients that were dropped so far."""
+
+    def __init__(self, round: Round, memory: Memory, bad_clients: str) -> None:
+        self.round = round
+        self.like = memory.like
+        if self.like is None:
+            self.like = kind_of(round.updates, round.model, memory.clients.dim)
+        self.dropped: dict[ClientId, str] = {}
+        self._refuse = bad_clients == "refuse"
+
+    def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
+        """Go on without these clients, or refuse the round because of them."""
+        clients = self.round.clients
+        if self._refuse:
+            raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
+        self.dropped |= {clients[i]: reason for i, reason in faults.items()}
+        self.round = self.round.without(set(faults))
+
+
+def _in_words(options: Options, *names: str) -> str:
+    return ", ".join(f"{name}={_plain(getattr(options, name))!r}" for name in names)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python's, also inside tuples: their repr differs."""
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else single(value)
