@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedsteer.errors import DataError
-from fedsteer.records import RecordWriter, Run, find_runs
+from fedsteer.records import RecordWriter, Run, find_runs, write_checkpoint
+from fedsteer.records.names import CHECKPOINT
 from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
 
 
@@ -46,6 +47,34 @@ def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     with RecordWriter(tmp_path) as records, pytest.raises(DataError, match="shorter"):
         records.rewind({"rounds": 10_000, "clients": 0, "timing": 0})
     assert len((tmp_path / "rounds.jsonl").read_bytes()) == 24, "a refused rewind writes nothing"
+
+
+def test_a_checkpoint_knows_its_rows_and_its_time(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as records:
+        assert records.load() is None
+        records.append("rounds", {"round": 1})
+        records._began -= 100.0
+        records.save({"model": np.arange(3)}, {"number": 1})
+        records.append("rounds", {"round": 2})
+    with RecordWriter(tmp_path) as records:
+        found = records.load()
+        assert found is not None and found.run == {"number": 1}
+        assert found.arrays["model"].tolist() == [0, 1, 2] and 100 <= records.seconds < 200
+        records.rewind(found.offsets)
+    assert (tmp_path / "rounds.jsonl").read_text() == '{"round":1}\n'
+
+
+def test_checkpoints_of_older_versions_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    """The simulator called its part "simulation"; Flower kept everything at the top."""
+    offsets = {"rounds": 0, "clients": 0, "timing": 0}
+    old = {"simulation": {"number": 3}, "offsets": offsets, "seconds": 1.0}
+    write_checkpoint(tmp_path / CHECKPOINT, {}, old)
+    with RecordWriter(tmp_path) as records:
+        found = records.load()
+        assert found is not None and found.run == {"number": 3}
+        write_checkpoint(tmp_path / CHECKPOINT, {}, {"number": 3, "offsets": offsets, "last": {}})
+        with pytest.raises(DataError, match="not the checkpoint of a run of this version"):
+            records.load()
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_checkpoint_with_another_bit_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match="is damaged: it is not what was written"):
+    with pytest.raises(DataError, match="is damaged: its checksum does not match"):
         run_small(tmp_path / "run", "fedsteer", resume=True)
 
 

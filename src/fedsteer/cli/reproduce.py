@@ -60,8 +60,8 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.cli.display import run_cells
     from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs, read_sheet, runs_of_sheet
-    from fedsteer.records.archive import SHEET
     from fedsteer.records.files import write_json
+    from fedsteer.records.sheets import SHEET
     from fedsteer.report import write_files, write_page
     from fedsteer.simulate.experiment import parse_settings
     from fedsteer.simulate.sheet import load_sheet, shipped_sheets
@@ -126,7 +126,7 @@ def _folder(options: argparse.Namespace) -> str:
 
 def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
     """With what earlier calls said of other columns in the same folder."""
-    from fedsteer.records.reader import join_sheets
+    from fedsteer.records.sheets import join_sheets
 
     return join_sheets(before if before and before.get("name") == record["name"] else None, record)
 

@@ -10,7 +10,7 @@ from typing import Any
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records.files import plain
-from fedsteer.records.labels import label_of
+from fedsteer.records.names import label_of
 from fedsteer.rules import Rule
 from fedsteer.steering.optimiser import ServerOptimiser
 

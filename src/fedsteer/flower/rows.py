@@ -10,8 +10,7 @@ from flwr.app import MetricRecord
 
 from fedsteer.flower.asking import Asked
 from fedsteer.flower.replies import Reading
-from fedsteer.records.rows import client_rows, refused_rows, round_row
-from fedsteer.records.totals import Totals
+from fedsteer.records.rows import Totals, client_rows, refused_rows, round_row
 from fedsteer.rules.diagnostics import Diagnostics
 
 
@@ -26,8 +25,9 @@ def round_entry(
 ) -> dict[str, Any]:
     """One row of rounds.jsonl; `held` in bytes by the rule. Counts the round in `totals`."""
     training, requests, sent = happened.phase == "train", asked.requests, asked.bytes
-    totals.count(
-        training=training,
+    columns = totals.count(
+        requests,
+        training_round=trained if training else 0,
         uploads=len(reading.usable),
         bytes_up=reading.received,
         bytes_down=sent,
@@ -37,15 +37,10 @@ def round_entry(
     return round_row(
         number,
         happened,
-        training_round=trained if training else 0,
         asked=len(requests.everyone),
-        refreshed=len(requests.refresh),
-        collected=len(requests.collect),
         failed=len(reading.failed),
-        bytes_up=reading.received,
-        bytes_down=sent,
+        **columns,
         train_loss=float(np.mean(losses)) if losses else None,
-        server_bytes=held,
     )
 
 

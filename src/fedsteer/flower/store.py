@@ -17,15 +17,13 @@ from typing import Any
 import flwr
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.records import RecordWriter, read_checkpoint, write_checkpoint
+from fedsteer.records import RecordWriter
 from fedsteer.records.files import plain
-from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, STREAMS, stream_file
+from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
-WHOLE = frozenset(
-    {"offsets", "pending", "last", "seconds", "number", "identities", "setup", "totals"}
-)
+WHOLE = frozenset({"pending", "last", "number", "identities", "setup", "totals"})
 """What a checkpoint tells beside packed states."""
 
 
@@ -36,33 +34,26 @@ class RunStore:
         self.folder = folder
         self.pending: Row | None = None  # the round that has not been evaluated yet
         self.last: Row = {}  # the last evaluation
-        self.spent = 0.0  # seconds of earlier lives of this run
         self._records: RecordWriter | None = None
-        self._began = self._round_began = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        """Wall time of the run so far."""
-        return self.spent + time.perf_counter() - self._began
+        self._round_began = time.perf_counter()
 
     def load(self, patience: float = 30.0) -> tuple[Arrays, dict[str, Any]] | None:
         """The last checkpoint; record files are cut back to where they were then."""
         if self.folder is None:
             return None
-        records, checkpoint = self._claimed(self.folder, patience), self.folder / CHECKPOINT
-        if not checkpoint.exists():
+        records = self._claimed(self.folder, patience)
+        found = records.load()
+        if found is None:
             if records.offsets()["rounds"]:
                 raise ConfigurationError(
                     f"{self.folder} holds another run; choose another folder, or resume=False to "
                     "begin anew there"
                 )
             return None
-        arrays, meta = read_checkpoint(checkpoint)
+        arrays, meta, offsets = found
         if not WHOLE.issubset(meta):
-            raise DataError(f"{checkpoint} is not a checkpoint of a Flower run")
-        self.pending, self.last, self.spent = meta["pending"], meta["last"], meta["seconds"]
-        self._began = time.perf_counter()  # what went before is in `spent`
-        offsets = dict(meta["offsets"])
+            raise DataError(f"{self.folder / CHECKPOINT} is not a checkpoint of a Flower run")
+        self.pending, self.last = meta["pending"], meta["last"]
         row, end = self._row_after("rounds", offsets["rounds"])
         if self.pending is not None and row.get("round") == self.pending["round"]:
             # It was evaluated and written before the run ended.
@@ -79,8 +70,8 @@ class RunStore:
         if self.folder is None:
             return
         records = self._claimed(self.folder, 0.0)
-        self.pending, self.last, self.spent = None, {}, 0.0
-        records.rewind(dict.fromkeys(STREAMS, 0))
+        self.pending, self.last = None, {}
+        records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT):
             (self.folder / name).unlink(missing_ok=True)
         records.manifest(manifest, flwr=flwr.__version__)
@@ -99,10 +90,9 @@ class RunStore:
 
     def save(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
         """A checkpoint of everything, atomically."""
-        if self._records is not None and self.folder is not None:
-            whole = dict(meta) | {"offsets": self._records.offsets(), "pending": self.pending}
-            whole |= {"last": self.last, "seconds": self.seconds}
-            write_checkpoint(self.folder / CHECKPOINT, arrays, whole)
+        if self._records is not None:
+            whole = dict(meta) | {"pending": self.pending, "last": self.last}
+            self._records.save(arrays, whole)
 
     def evaluated(self, metrics: Mapping[str, Any], source: str) -> None:
         """Metrics of the round's evaluation by "clients" or by the "server", which has priority."""
@@ -133,7 +123,8 @@ class RunStore:
         """The run is complete."""
         self.close_round()
         if self._records is not None:
-            result = {"finished": True} | self.last | dict(totals) | {"seconds": self.seconds}
+            seconds = self._records.seconds
+            result = {"finished": True} | self.last | dict(totals) | {"seconds": seconds}
             self._records.finish(result)
 
     def close(self) -> None:

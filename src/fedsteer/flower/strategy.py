@@ -42,7 +42,7 @@ from fedsteer.flower.replies import (
 )
 from fedsteer.flower.rows import client_entries, round_entry, rule_metrics
 from fedsteer.flower.store import RunStore
-from fedsteer.records.totals import Totals
+from fedsteer.records.rows import Totals
 from fedsteer.rules import Diagnostics, Rule, make_rule
 from fedsteer.rules.algorithm import Memory
 from fedsteer.steering.clients import Clients

@@ -1,8 +1,8 @@
-"""The one checkpoint format: a safetensors file whose header carries one JSON document.
+"""The checkpoint format: a safetensors file with one JSON document in its header.
 
-Named arrays and JSON are what every state packs to (see `fedsteer.steering.state`). One file,
-replaced atomically: after a kill there is always a whole checkpoint, the last or the one before.
-No pickle, so a checkpoint from a stranger can be opened.
+Every state packs to named arrays and JSON (see `fedsteer.steering.state`). The file is replaced
+atomically, so after a kill the last or the previous checkpoint is there, complete. There is no
+pickle: a checkpoint from a stranger is safe to open.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
 
 CHECKSUM = "checksum"
+Arrays = dict[str, NDArray[Any]]
 
 
-def write_checkpoint(path: Path, arrays: dict[str, NDArray[Any]], meta: dict[str, Any]) -> None:
-    """Arrays and JSON-able `meta` into one file, atomically."""
+def write_checkpoint(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
+    """Write arrays and JSON-able `meta` to one file, atomically."""
     from safetensors.numpy import save
 
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # One entry: safetensors writes several in any order, and the same run gives the same bytes.
     header = meta | {CHECKSUM: _checksum(whole, meta)}
+    # A single header entry: safetensors does not keep the order of several.
     write_atomically(path, save(whole, {"fedsteer": json.dumps(header)}))
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """The inverse of `write_checkpoint`."""
+def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Read what `write_checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -44,14 +45,14 @@ def read_checkpoint(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]
         raise DataError(f"there is no checkpoint {path}") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise DataError(f"{path} is not a checkpoint of fedsteer: {error}") from None
-    written = meta.pop(CHECKSUM, None)  # older ones have none
+    written = meta.pop(CHECKSUM, None)  # missing in old files
     if written is not None and written != _checksum(arrays, meta):
-        raise DataError(f"{path} is damaged: it is not what was written")
+        raise DataError(f"{path} is damaged: its checksum does not match")
     return arrays, meta
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], meta: dict[str, Any]) -> str:
-    """Of all that a checkpoint holds: a disk that forgets a bit is noticed, malice is not."""
+    """Detects damage on disk, not tampering."""
     found = zlib.crc32(json.dumps(meta).encode())
     for name in sorted(arrays):
         array = arrays[name]

@@ -1,4 +1,4 @@
-"""Writing files so that a kill at any moment leaves the old or the new one, never half."""
+"""JSON files and atomic writes: a kill leaves the old file or the new one, never half of one."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fedsteer.errors import DataError
 
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write beside the target, flush to disk, then rename over it."""
+    """Write next to the target, flush to disk, then rename over it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".new")
+    new = path.with_name(path.name + ".new")
     try:
-        with open(beside, "wb") as file:
+        with open(new, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
-    except OSError as error:  # a full disk, or the target is a folder: nobody looks for the rest
+        os.replace(new, path)
+    except OSError as error:  # the disk is full, or the target is a folder
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_json(path: Path, value: Any) -> None:
-    """One JSON document, for people to read."""
+    """Write one JSON document, indented for people."""
     write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """A JSON document; a damaged one is refused by name."""
+    """Read a JSON document; a damaged file is an error that names it."""
     try:
         return parse_json(path.read_bytes(), path)
     except FileNotFoundError:
@@ -41,7 +41,7 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(content: bytes, path: Path) -> Any:
-    """The document in `content`, which came from `path`."""
+    """Parse `content`; `path` is where it came from."""
     try:
         return json.loads(content)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -49,9 +49,9 @@ def parse_json(content: bytes, path: Path) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """JSON has no nan and no NumPy: nan becomes null, arrays lists, floats keep nine digits.
+    """Convert to JSON: arrays become lists, nan becomes null, floats keep nine digits.
 
-    Nine digits are more than anyone reads and round-trip float32 exactly.
+    Nine digits round-trip float32 exactly.
     """
     if isinstance(value, dict):
         return {str(key): plain(entry) for key, entry in value.items()}

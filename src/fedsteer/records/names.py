@@ -1,18 +1,30 @@
-"""What the files in a run's folder are called (see `fedsteer.records`)."""
+"""File names in a run's folder (see `fedsteer.records`), and labels of runs in tables."""
 
 from __future__ import annotations
 
-FORMAT = 1  # of all files together
-SEED = "seed-"  # a comparison has its runs in RULE/seed-0, ...
+FORMAT = 1
+"""Version of the record files, written to the manifest."""
+SEED = "seed-"
+"""A comparison keeps its runs in RULE/seed-0, RULE/seed-1, ..."""
+STREAMS = ("rounds", "clients", "timing")
 MANIFEST = "manifest.json"
-STREAMS = ("rounds", "clients", "timing")  # without their ending
 ARRAYS = "arrays.safetensors"
 MODEL = "model.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 FAILURE = "failure.json"
 RESULT = "result.json"
+FULL = "full"
+"""The entry of a comparison in which every client takes part in every round."""
 
 
 def stream_file(stream: str) -> str:
     """The file of one of STREAMS."""
     return f"{stream}.jsonl"
+
+
+def label_of(entry: str) -> str:
+    """How tables name "fedavg", "fedsteer:practical", "full" or a variant."""
+    if entry == FULL:
+        return "full participation"
+    name, _, preset = entry.partition(":")
+    return name if preset in ("", "paper") else f"{name} ({preset})"

@@ -1,18 +1,37 @@
-"""Turning folders of runs into one archive (see `archive` for what it keeps)."""
+"""Packs runs into one small archive for a repository.
+
+What is left out or rounded changes no table and no accuracy curve: these come from `result.json`
+and from keys of `rounds.jsonl` that keep every digit.
+
+    manifest.json, result.json, failure.json    of every run, every digit
+    rounds.jsonl                                of every run; see `EXACT`, `LEFT_OUT` and `DIGITS`
+    clients.jsonl                               the same; by default of the first seed of each rule
+    arrays.safetensors                          unchanged; by default of the first seed of each rule
+    timing.jsonl, checkpoints                   never
+    sheet.json                                  once: which table of the paper this is
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import DataError, unknown
-from fedsteer.records.archive import BULKY, SHEET, WHOLE, compact_json, compact_rows, write_archive
+from fedsteer.records.archive import write_archive
 from fedsteer.records.files import parse_json
-from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
+from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
+from fedsteer.records.reader import Run, find_runs, without_copies
+from fedsteer.records.sheets import SHEET, read_sheet, runs_of_sheet
 
 CLIENTS = ("first", "none", "all")
-"""Whose client rows and coordinates are kept: the first seed of each rule, none, or all."""
+"""Which runs keep client rows and coordinates: the first seed of each rule, none, or all."""
+DIGITS = 4
+EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
+"""Keys that keep every digit; all other numbers in rows keep DIGITS significant ones."""
+LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
+"""Bulky keys that no table or figure reads."""
 
 
 def pack_records(
@@ -22,9 +41,9 @@ def pack_records(
     clients: str = "first",
     sheet: Mapping[str, Any] | None = None,
 ) -> int:
-    """Pack every run below these folders (or archives) into `out`; the number of runs.
+    """Pack every run below these folders (or archives) into `out`; return the number of runs.
 
-    sheet   which table of the paper this is; by default what the folders say of themselves
+    sheet   which table of the paper this is; by default what the folders' own sheets say
     """
     if clients not in CLIENTS:
         raise unknown("choice of clients", clients, CLIENTS)
@@ -36,7 +55,7 @@ def pack_records(
         for file, content in _files(run, name in detailed):
             members[f"{name}/{file}"] = content
     if known is not None:
-        members[SHEET] = compact_json(known)
+        members[SHEET] = _compact_json(known)
     write_archive(out, members)
     return len(named)
 
@@ -61,7 +80,7 @@ def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str
 
 
 def _firsts(named: Mapping[str, Run]) -> set[str]:
-    """Of each rule in each experiment, the run with the lowest seed."""
+    """Names of the runs with the lowest seed, one per rule and experiment."""
     first: dict[tuple[str, str], tuple[bool, int, str]] = {}
     for name, run in named.items():
         experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
@@ -72,13 +91,34 @@ def _firsts(named: Mapping[str, Run]) -> set[str]:
 
 
 def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
-    for file in (*WHOLE, "rounds.jsonl", *(BULKY if detailed else ())):
-        content = run.read(file)
-        if content is None:
-            continue
-        if file in WHOLE:
-            content = compact_json(parse_json(content, run.folder / file))
-        elif file.endswith(".jsonl"):
-            name = file.removesuffix(".jsonl")
-            content = compact_rows(name, run.rows(name))
-        yield file, content
+    """The files of a run as they are packed."""
+    for file in (MANIFEST, RESULT, FAILURE):
+        if (content := run.read(file)) is not None:
+            yield file, _compact_json(parse_json(content, run.folder / file))
+    for stream in ("rounds", "clients") if detailed else ("rounds",):
+        if run.read(stream_file(stream)) is not None:
+            rows = [_shortened_row(row, LEFT_OUT[stream]) for row in run.rows(stream)]
+            yield stream_file(stream), b"".join(_compact_json(row) + b"\n" for row in rows)
+    if detailed and (content := run.read(ARRAYS)) is not None:
+        yield ARRAYS, content
+
+
+def _compact_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _shortened_row(row: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
+    kept = {key: value for key, value in row.items() if key not in left_out}
+    return {key: value if key in EXACT else shortened(value) for key, value in kept.items()}
+
+
+def shortened(value: Any) -> Any:
+    """Round to `DIGITS` significant digits; whole numbers lose their fraction."""
+    if isinstance(value, dict):
+        return {key: shortened(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [shortened(entry) for entry in value]
+    if isinstance(value, float):
+        short = float(f"{value:.{DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value

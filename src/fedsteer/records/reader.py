@@ -1,4 +1,4 @@
-"""Loading runs, from folders or from an archive. The report knows a run only through this."""
+"""Reads runs, from folders or from an archive. The report knows a run only through this."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
-from fedsteer.records.archive import ARCHIVE, SHEET, read_archive
+from fedsteer.records.archive import ARCHIVE, read_archive
 from fedsteer.records.files import parse_json
 from fedsteer.records.names import ARRAYS, FAILURE, FORMAT, MANIFEST, RESULT, stream_file
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run's folder, read when asked; in an archive, `packed` holds its files."""
+    """One run's folder, read on demand. `packed` holds the files of a run in an archive."""
 
     folder: Path
     packed: Mapping[str, bytes] | None = field(default=None, repr=False, compare=False)
@@ -39,8 +39,8 @@ class Run:
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
-        """One row a round; of a finished run all of them."""
-        result = self._json(RESULT) or {}  # before the rows: a run may end while it is looked at
+        """One row per round. A finished run that lacks rows is an error."""
+        result = self._json(RESULT) or {}  # first: the run may end meanwhile
         rows = self.rows("rounds")
         whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
         if _complete(result) and result.get("rounds") and len(rows) < whole:
@@ -60,24 +60,24 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return _complete(self._json(RESULT))  # anew: a run may end while it is looked at
+        """Whether the run is complete."""
+        return _complete(self._json(RESULT))  # not cached: the run may end meanwhile
 
     @property
     def failure(self) -> str | None:
-        """Why the run could not go on, if it could not."""
+        """Why the run failed, if it did."""
         found = self._json(FAILURE)
         return None if found is None else str(found["reason"])
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
-        """The summary written at the end; None while the run is not complete."""
+        """The summary written at the end; None until then."""
         result: dict[str, Any] | None = self._json(RESULT)
         return result
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Coordinates of watched clients over the rounds, where the rule has any."""
+        """Coordinates of watched clients over the rounds, if the rule has any."""
         content = self.read(ARRAYS)
         if content is None:
             return {}
@@ -91,13 +91,13 @@ class Run:
         return arrays
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a `.jsonl` file, read anew: what is long need not stay in memory."""
+        """The rows of a `.jsonl` file; not cached, because they may be many."""
         file = stream_file(name)
         content = self.read(file)
         if content is None:
             return []
         rows = []
-        # What follows the last end of line is a row that a run is still writing, or died writing.
+        # After the last newline comes a row that is still being written, or never was finished.
         *lines, _ = content.split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
@@ -110,7 +110,7 @@ class Run:
         return rows
 
     def read(self, name: str) -> bytes | None:
-        """The content of one of its files, if it is there."""
+        """The content of one of its files, if it exists."""
         if self.packed is not None:
             return self.packed.get(name)
         try:
@@ -153,69 +153,12 @@ def find_runs(*places: Path) -> list[Run]:
 
 
 def without_copies(runs: Iterable[Run]) -> list[Run]:
-    """Each run once, wherever else it lies: one that has ended has the same result nowhere else."""
+    """Drop copies: two finished runs with the same manifest and result are one run."""
     distinct: dict[Any, Run] = {}
     for run in runs:
-        told = json.dumps([run.manifest, run.result], sort_keys=True) if run.finished else None
-        distinct.setdefault(told or run.folder, run)
+        content = json.dumps([run.manifest, run.result], sort_keys=True) if run.finished else None
+        distinct.setdefault(content or run.folder, run)
     return list(distinct.values())
-
-
-def read_sheet(*places: Path) -> dict[str, Any] | None:
-    """Which table or figure of the paper these records are, if they say so."""
-    whole: dict[str, Any] | None = None
-    for place in places:
-        if (sheet := _own_sheet(place)) is None:
-            continue
-        if whole is not None and whole.get("name") != sheet.get("name"):
-            raise DataError(
-                f"{place} is {sheet.get('name')!r}, and what came before is {whole.get('name')!r}: "
-                "one table at a time"
-            )
-        whole = join_sheets(whole, sheet)
-    return whole
-
-
-def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[str, Any]:
-    """The sheet with what others said of other columns of the same table."""
-    if before is None:
-        return sheet
-    commands = dict.fromkeys([*before.get("commands", []), *sheet.get("commands", [])])
-    paper = before.get("paper", {}) | sheet.get("paper", {})
-    joined = sheet | {"commands": list(commands), "paper": paper}
-    if "labels" in before and "labels" in sheet:
-        joined["labels"] = sorted({*before["labels"], *sheet["labels"]})
-        joined["seeds"] = max(before["seeds"], sheet["seeds"])
-    return joined
-
-
-def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[Run]:
-    """Those that belong to it, where it says so: tables may share a folder, and runs."""
-    if sheet is None or "labels" not in sheet:
-        return list(runs)
-
-    def belongs(run: Run) -> bool:
-        experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
-        named = experiment.get("name") in sheet["paper"] and rule.get("label") in sheet["labels"]
-        return named and int(run.manifest.get("seed") or 0) < sheet["seeds"]
-
-    return [run for run in runs if belongs(run)]
-
-
-def _own_sheet(place: Path) -> dict[str, Any] | None:
-    if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
-        place = place / ARCHIVE
-    if place.is_file():
-        content = read_archive(place).get(SHEET)
-    else:
-        path = place / SHEET
-        content = path.read_bytes() if path.exists() else None
-    if content is None:
-        return None
-    sheet = parse_json(content, place / SHEET)
-    if not isinstance(sheet, dict):
-        raise DataError(f"{place / SHEET} is damaged: not an object")
-    return sheet
 
 
 def _packed_runs(archive: Path) -> list[Run]:

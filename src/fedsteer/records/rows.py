@@ -1,68 +1,98 @@
-"""Rows of the record files from what a step reports; the simulator and Flower write the same."""
+"""Rows and running totals of a run. The simulator and Flower make the same ones."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 
-def round_row(number: int, happened: Any, **more: Any) -> dict[str, Any]:
+@dataclass
+class Totals:
+    """Traffic and memory of a run so far; saved in the checkpoint."""
+
+    uploads: int = 0
+    warm_up_uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    server_bytes: int = 0  # peak
+
+    def count(
+        self,
+        requests: Any,
+        *,
+        training_round: int,
+        uploads: int,
+        bytes_up: int,
+        bytes_down: int,
+        server_bytes: int,
+    ) -> dict[str, Any]:
+        """Add a round and return its columns. `training_round` is 0 during a warm-up."""
+        self.uploads += uploads
+        self.warm_up_uploads += 0 if training_round else uploads
+        self.bytes_up += bytes_up
+        self.bytes_down += bytes_down
+        self.server_bytes = max(self.server_bytes, server_bytes)
+        return {
+            "training_round": training_round,
+            "refreshed": len(requests.refresh),
+            "collected": len(requests.collect),
+            "bytes_up": bytes_up,
+            "bytes_down": bytes_down,
+            "server_bytes": server_bytes,
+        }
+
+    def result(self, rounds: int, trained: int) -> dict[str, Any]:
+        """Columns of result.json after `rounds` rounds, `trained` of them without the warm-up."""
+        return asdict(self) | {"rounds": trained, "warm_up_rounds": rounds - trained}
+
+
+def round_row(number: int, diagnostics: Any, **more: Any) -> dict[str, Any]:
     """One row of rounds.jsonl."""
     return {
         "round": number,
-        "phase": happened.phase,
-        "active": len(happened.clients),
-        "fresh": sum(happened.fresh),
-        "dropped": len(happened.dropped),
-        "delta_norm": happened.delta_norm,
-        "bound_factor": happened.bound_factor,
-        "variance": happened.variance,
-        "condition": happened.condition,
-        "columns": happened.columns,
-        "weight_sum": float(happened.weights.sum()),
+        "phase": diagnostics.phase,
+        "active": len(diagnostics.clients),
+        "fresh": sum(diagnostics.fresh),
+        "dropped": len(diagnostics.dropped),
+        "delta_norm": diagnostics.delta_norm,
+        "bound_factor": diagnostics.bound_factor,
+        "variance": diagnostics.variance,
+        "condition": diagnostics.condition,
+        "columns": diagnostics.columns,
+        "weight_sum": float(diagnostics.weights.sum()),
     } | more
 
 
 def client_rows(
     number: int,
-    happened: Any,
+    diagnostics: Any,
     collected: Collection[Any] = (),
     extras: Mapping[Any, dict[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of clients.jsonl; `extras` are further columns per client."""
-    columns = (
-        happened.weights,
-        happened.probabilities,
-        happened.norms,
-        happened.relative_errors,
-        happened.refreshed_errors,
-        happened.cosines,
-        happened.staleness,
-    )
+    """Rows of clients.jsonl; `extras` adds columns per client."""
+    columns = {
+        "weight": diagnostics.weights,
+        "probability": diagnostics.probabilities,
+        "norm": diagnostics.norms,
+        "relative_error": diagnostics.relative_errors,
+        "refreshed_error": diagnostics.refreshed_errors,
+        "cosine": diagnostics.cosines,
+        "staleness": diagnostics.staleness,
+    }
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows: list[dict[str, Any]] = []
-    for client, fresh, weight, probability, norm, error, refreshed, cosine, staleness in zip(
-        happened.clients, happened.fresh, *(column.tolist() for column in columns), strict=True
-    ):
-        row = {
-            "round": number,
-            "client": client,
-            "event": "collect" if client in collected else "fresh" if fresh else "refresh",
-            "weight": weight,
-            "probability": probability,
-            "norm": norm,
-            "relative_error": error,
-            "refreshed_error": refreshed,
-            "cosine": cosine,
-            "staleness": staleness,
-        }
-        rows.append(row | (extras or {}).get(client, {}))
-    return rows + refused_rows(number, happened.dropped)
+    for client, fresh, row in zip(diagnostics.clients, diagnostics.fresh, values, strict=True):
+        event = "collect" if client in collected else "fresh" if fresh else "refresh"
+        head = {"round": number, "client": client, "event": event}
+        rows.append(head | dict(zip(columns, row, strict=True)) | (extras or {}).get(client, {}))
+    return rows + refused_rows(number, diagnostics.dropped)
 
 
 def refused_rows(
     number: int, reasons: Mapping[Any, str], event: str = "dropped"
 ) -> list[dict[str, Any]]:
-    """Rows for clients whose update was not used, and why."""
+    """Rows of clients whose update was not used, with the reason."""
     return [
         {"round": number, "client": client, "event": event, "reason": reason}
         for client, reason in reasons.items()

@@ -1,4 +1,4 @@
-"""Rounds as TensorBoard scalars, live."""
+"""Live TensorBoard scalars, one set per round."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SCALARS = ("accuracy", "loss", "train_loss", "variance", "delta_norm", "bound_fa
 
 
 def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
-    """A tracker that writes each round's scalars below `folder`."""
+    """A tracker that writes the scalars of each round to `folder`/tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ModuleNotFoundError:
         raise ConfigurationError(f"--track tensorboard needs it: {extra('tracking')}") from None
     writer: Any = None
 
-    def track(happened: Any) -> None:
+    def track(round: Any) -> None:
         nonlocal writer
-        row = happened.row
-        if writer is None:  # rounds from here on that were told before a kill count no more
+        row = round.row
+        if writer is None:  # drop rounds that are run again after a kill
             writer = SummaryWriter(str(folder / "tensorboard"), purge_step=row["round"])
         for name in SCALARS:
             if row.get(name) is not None:

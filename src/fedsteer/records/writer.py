@@ -1,24 +1,37 @@
-"""Appending what happens, so that a resumed run leaves the same bytes as an unbroken one."""
+"""A run's folder, open for writing: rows, one checkpoint, manifest and result."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import fedsteer
-from fedsteer.errors import DataError
-from fedsteer.records.claim import claim
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.records.checkpoint import Arrays, read_checkpoint, write_checkpoint
 from fedsteer.records.files import plain, write_json
-from fedsteer.records.names import FORMAT, MANIFEST, RESULT, STREAMS, stream_file
+from fedsteer.records.names import CHECKPOINT, FORMAT, MANIFEST, RESULT, STREAMS, stream_file
+
+
+class Checkpoint(NamedTuple):
+    """What `RecordWriter.save` wrote."""
+
+    arrays: Arrays
+    run: dict[str, Any]
+    offsets: dict[str, int]  # length of each record file
 
 
 class RecordWriter:
-    """Three append-only files of a run. `offsets` go into the checkpoint; `rewind` goes back."""
+    """Three append-only files, and a checkpoint that knows how long they were.
+
+    To resume, `load` the checkpoint and `rewind` to its offsets: the resumed run then leaves the
+    same bytes as one that was never interrupted.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,35 +39,82 @@ class RecordWriter:
         self._files: dict[str, IO[bytes]] = {
             name: (folder / stream_file(name)).open("ab") for name in STREAMS
         }
+        self._earlier_seconds = 0.0
+        self._began = time.perf_counter()
 
     def claim(self, patience: float = 0.0) -> None:
-        """Refuse, after so many seconds, if another process has these files open and claimed."""
-        claim(self._files["rounds"], self.folder, patience)
+        """Keep other processes from writing here until the files are closed.
+
+        A process that holds the folder may be about to end because its parent was killed, so wait
+        up to `patience` seconds. The system drops the lock when a process ends, even by a kill.
+        """
+        try:
+            import fcntl
+        except ModuleNotFoundError:  # pragma: no cover - not a POSIX system
+            return
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._files["rounds"], fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if time.monotonic() >= deadline:
+                    raise ConfigurationError(
+                        f"another process is still writing to {self.folder}; wait until it ends "
+                        "or choose another folder"
+                    ) from None
+                time.sleep(0.2)
 
     def append(self, stream: str, row: Mapping[str, Any]) -> None:
-        """One row to `rounds`, `clients` or `timing`; keys without a value are left out."""
+        """Add a row to `rounds`, `clients` or `timing`; keys without a value are left out."""
         filled = {key: value for key, value in plain(dict(row)).items() if value is not None}
         self._files[stream].write((json.dumps(filled, separators=(",", ":")) + "\n").encode())
 
     def offsets(self) -> dict[str, int]:
-        """Length of each file, everything so far safely on disk."""
+        """Flush everything to disk and return the length of each file."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 
     def rewind(self, offsets: Mapping[str, int]) -> None:
-        """Drop whatever was written after these offsets."""
+        """Drop all rows written after these offsets."""
         for name, file in self._files.items():
             if file.seek(0, os.SEEK_END) < offsets[name]:
                 raise DataError(f"{file.name} is shorter than its checkpoint says")
             file.truncate(offsets[name])
             file.seek(0, os.SEEK_END)
 
-    def manifest(self, value: Mapping[str, Any], **environment: Any) -> None:
-        """What is being run, by which version, when and where; `environment` adds to the latter.
+    def erase(self) -> None:
+        """Drop all rows."""
+        self.rewind(dict.fromkeys(STREAMS, 0))
 
-        What `value` says of these itself stands.
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run so far, including attempts before the checkpoint."""
+        return self._earlier_seconds + time.perf_counter() - self._began
+
+    def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
+        """Write the checkpoint: arrays, JSON-able `run`, time spent and where the rows end."""
+        meta = {"run": dict(run), "offsets": self.offsets(), "seconds": self.seconds}
+        write_checkpoint(self.folder / CHECKPOINT, arrays, meta)
+
+    def load(self) -> Checkpoint | None:
+        """Read the checkpoint, if there is one."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return None
+        arrays, meta = read_checkpoint(path)
+        run = meta.get("run", meta.get("simulation"))  # as runs of the simulator once called it
+        if run is None or "offsets" not in meta or "seconds" not in meta:
+            raise DataError(f"{path} is not the checkpoint of a run of this version of fedsteer")
+        self._earlier_seconds, self._began = meta["seconds"], time.perf_counter()
+        return Checkpoint(arrays=arrays, run=run, offsets=meta["offsets"])
+
+    def manifest(self, value: Mapping[str, Any], **environment: Any) -> None:
+        """Write what is run, by which version, when and where; `environment` adds to the latter.
+
+        Keys that `value` already has are kept.
         """
         here = {
             "python": platform.python_version(),
@@ -67,7 +127,7 @@ class RecordWriter:
         write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """The run is complete."""
+        """Mark the run as complete."""
         self.offsets()
         write_json(self.folder / RESULT, result)
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
-from fedsteer.records.labels import label_of
-from fedsteer.records.names import SEED
+from fedsteer.records.names import SEED, label_of
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedsteer.errors import unknown
 from fedsteer.records import Run
-from fedsteer.records.labels import label_of
+from fedsteer.records.names import label_of
 from fedsteer.report.entries import Entry, gather, look, number, seed_of
 from fedsteer.report.statistics import Estimate, estimate, height
 

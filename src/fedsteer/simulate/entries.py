@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.records.labels import FULL, label_of
+from fedsteer.records.names import FULL, label_of
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, Diverged
-from fedsteer.records.totals import Totals
+from fedsteer.records.rows import Totals
 from fedsteer.rules import Requests, Round, Rule
 from fedsteer.simulate.entries import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.happened import Happened
@@ -184,23 +184,19 @@ class Simulation:
         )
 
     def _count(self, asked: Requests, training: bool) -> dict[str, Any]:
-        """What the round asked for, sent and left in memory; added to the totals as well."""
+        """Add the round to the totals; its columns for traffic and memory."""
         count, size = len(asked.everyone), 4 * self.world.network.dim
         # A start model travels instead of the global one, control variates beside it.
         controls = count * ("control" in asked.shared)
         controls += sum("control" in own for own in asked.each.values())
-        up, down, held = count * size, (count + controls) * size, self.state.nbytes
-        self.totals.count(
-            training=training, uploads=count, bytes_up=up, bytes_down=down, server_bytes=held
+        return self.totals.count(
+            asked,
+            training_round=self.trained if training else 0,
+            uploads=count,
+            bytes_up=count * size,
+            bytes_down=(count + controls) * size,
+            server_bytes=self.state.nbytes,
         )
-        return {
-            "training_round": self.trained if training else 0,
-            "refreshed": len(asked.refresh),
-            "collected": len(asked.collect),
-            "bytes_up": up,
-            "bytes_down": down,
-            "server_bytes": held,
-        }
 
     def _look_at_watched(self) -> None:
         positions = self.rule.coordinates(self.state, self.watch) if self.watch else None

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 
@@ -23,9 +22,9 @@ from fedsteer.errors import (
     RoundRefused,
     TrainingFailed,
 )
-from fedsteer.records import RecordWriter, Run, read_checkpoint, write_checkpoint
+from fedsteer.records import RecordWriter, Run, write_checkpoint
 from fedsteer.records.files import write_json
-from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL, STREAMS
+from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
 from fedsteer.simulate.entries import Entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.happened import Happened
@@ -98,18 +97,15 @@ class OpenRun:
                 self.simulation = simulation(now)
             if (folder / CHECKPOINT).exists():
                 same_data(found, self.simulation.world)
-            offsets, self.spent = self._restore()
-            # Without a checkpoint nothing that an earlier attempt left here counts.
-            self.records.rewind(offsets or dict.fromkeys(STREAMS, 0))
+            resumed = self._restore()
             found.rows("rounds")  # raises where they are damaged: now, not after all rounds
         except BaseException:
             self.records.close()
             raise
         (folder / FAILURE).unlink(missing_ok=True)
-        if offsets is None:
+        if not resumed:
             world = replace(self.simulation.world, experiment=experiment)
             self.records.manifest(manifest(world, entry), **environment(experiment.run.device))
-        self.began = perf_counter()
 
     def keep(self, happened: Happened) -> None:
         """One finished round."""
@@ -124,9 +120,7 @@ class OpenRun:
     def save(self) -> None:
         """A checkpoint of this very moment."""
         assert self.simulation is not None
-        arrays, meta = self.simulation.pack()
-        whole = {"simulation": meta, "offsets": self.records.offsets(), "seconds": self._seconds()}
-        write_checkpoint(self.folder / CHECKPOINT, arrays, whole)
+        self.records.save(*self.simulation.pack())
 
     def finish(self) -> None:
         """All rounds are done."""
@@ -140,7 +134,8 @@ class OpenRun:
                 "watched": np.array(simulation.watch),
             }
             write_checkpoint(self.folder / ARRAYS, arrays, {})
-        self.records.finish({"finished": True} | simulation.result() | {"seconds": self._seconds()})
+        seconds = self.records.seconds
+        self.records.finish({"finished": True} | simulation.result() | {"seconds": seconds})
         self.close()
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
@@ -166,20 +161,19 @@ class OpenRun:
             accuracy=self.simulation.last.get("accuracy"),
         )
 
-    def _seconds(self) -> float:
-        return self.spent + perf_counter() - self.began
-
-    def _restore(self) -> tuple[dict[str, int] | None, float]:
-        checkpoint = self.folder / CHECKPOINT
-        if not checkpoint.exists():
-            return None, 0.0
+    def _restore(self) -> bool:
+        """Go back to the checkpoint, if there is one; else to an empty folder."""
         assert self.simulation is not None
-        arrays, meta = read_checkpoint(checkpoint)
+        found = self.records.load()
+        if found is None:
+            self.records.erase()
+            return False
         try:
-            self.simulation.restore(arrays, meta["simulation"])
-            return meta["offsets"], meta["seconds"]
+            self.simulation.restore(found.arrays, found.run)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{checkpoint} is damaged: {error!r}") from error
+            raise DataError(f"{self.folder / CHECKPOINT} is damaged: {error!r}") from error
+        self.records.rewind(found.offsets)
+        return True
 
 
 def run_entry(

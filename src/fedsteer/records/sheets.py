@@ -1,0 +1,71 @@
+"""`sheet.json`: which table or figure of the paper some records are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsteer.errors import DataError
+from fedsteer.records.archive import ARCHIVE, read_archive
+from fedsteer.records.files import parse_json
+from fedsteer.records.reader import Run
+
+SHEET = "sheet.json"
+
+
+def read_sheet(*places: Path) -> dict[str, Any] | None:
+    """The sheet of these folders or archives; sheets of one table are joined."""
+    whole: dict[str, Any] | None = None
+    for place in places:
+        if (sheet := _own_sheet(place)) is None:
+            continue
+        if whole is not None and whole.get("name") != sheet.get("name"):
+            raise DataError(
+                f"{place} belongs to {sheet.get('name')!r}, the records before it to "
+                f"{whole.get('name')!r}: one table at a time"
+            )
+        whole = join_sheets(whole, sheet)
+    return whole
+
+
+def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[str, Any]:
+    """Join two sheets that have other columns of the same table."""
+    if before is None:
+        return sheet
+    commands = dict.fromkeys([*before.get("commands", []), *sheet.get("commands", [])])
+    paper = before.get("paper", {}) | sheet.get("paper", {})
+    joined = sheet | {"commands": list(commands), "paper": paper}
+    if "labels" in before and "labels" in sheet:
+        joined["labels"] = sorted({*before["labels"], *sheet["labels"]})
+        joined["seeds"] = max(before["seeds"], sheet["seeds"])
+    return joined
+
+
+def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[Run]:
+    """The runs that belong to the sheet. Tables may share a folder, and even runs."""
+    if sheet is None or "labels" not in sheet:
+        return list(runs)
+
+    def belongs(run: Run) -> bool:
+        experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
+        named = experiment.get("name") in sheet["paper"] and rule.get("label") in sheet["labels"]
+        return named and int(run.manifest.get("seed") or 0) < sheet["seeds"]
+
+    return [run for run in runs if belongs(run)]
+
+
+def _own_sheet(place: Path) -> dict[str, Any] | None:
+    if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
+        place = place / ARCHIVE
+    if place.is_file():
+        content = read_archive(place).get(SHEET)
+    else:
+        path = place / SHEET
+        content = path.read_bytes() if path.exists() else None
+    if content is None:
+        return None
+    sheet = parse_json(content, place / SHEET)
+    if not isinstance(sheet, dict):
+        raise DataError(f"{place / SHEET} is damaged: not an object")
+    return sheet
