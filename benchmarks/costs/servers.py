@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedsteer import Round, Rule, State, make_rule
-from fedsteer.steering.coreset import Snapshot, search
+from fedsteer.rules.fedsteer.search import Snapshot, search
 
 
 class Server:

@@ -20,7 +20,7 @@ from costs.servers import (
 )
 from costs.timing import medians, resident
 from fedsteer import make_rule
-from fedsteer.steering.coreset import Snapshot
+from fedsteer.rules.fedsteer.search import Snapshot
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ QUICK = Scale(
 
 def three_products(server: Server, library: str) -> dict[str, Callable[[], object]]:
     """What no implementation can avoid, on the very arrays of the server, and the bare sum."""
-    basis = server.state.memory.own.subspace.rows  # type: ignore[attr-defined]
+    basis = server.state.memory.own.columns.rows  # type: ignore[attr-defined]
     updates = server.updates[: len(server.active)]
     c, a = np.full(len(basis), 0.1, np.float32), np.full(len(updates), 0.1, np.float32)
     if library == "torch":

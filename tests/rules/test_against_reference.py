@@ -159,7 +159,7 @@ def test_the_basis_gram_matrix_is_kept_without_ever_being_rebuilt() -> None:
         ).state
         own = state.memory.own  # type: ignore[attr-defined]
         assert isinstance(own, FedSteerMemory)
-        if own.subspace.rows is not None:
+        if own.columns.rows is not None:
             np.testing.assert_allclose(
-                own.subspace.gram, own.subspace.rows @ own.subspace.rows.T, atol=1e-11
+                own.columns.gram, own.columns.rows @ own.columns.rows.T, atol=1e-11
             )

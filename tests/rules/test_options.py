@@ -171,13 +171,13 @@ def test_most_frequent_clients() -> None:
         "fedsteer", select="frequent", core_size=3, frequencies={"b": 0.2, 4: 0.9, "a": 0.2, 1: 0.1}
     )
     own = rule.init(5).memory.own  # type: ignore[attr-defined]
-    assert own.subspace.owners == [4, "a", "b"]
+    assert own.columns.owners == [4, "a", "b"]
 
 
 def test_random_core_set_is_a_function_of_the_seed() -> None:
     def owners(seed: int) -> Any:
         rule = make_rule("fedsteer", select="random", core_size=5, seed=seed)
-        return rule.init(3, [1.0] * 40).memory.own.subspace.owners  # type: ignore[attr-defined]
+        return rule.init(3, [1.0] * 40).memory.own.columns.owners  # type: ignore[attr-defined]
 
     assert owners(1) == owners(1) != owners(2)
     assert len(set(owners(1))) == 5 and set(owners(1)) <= set(range(40))

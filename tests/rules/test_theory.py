@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, Rule, State, Step, make_rule
-from fedsteer.rules.fedsteer import FedSteerMemory
-from fedsteer.steering.subspace import Subspace
+from fedsteer.rules.fedsteer.rule import FedSteerMemory
 
 DIM = 7
 SIZES = np.array([3.0, 11.0, 1.0, 6.0, 2.0, 8.0])
@@ -70,15 +69,15 @@ def fresh_updates(seed: int = 99) -> Any:
     return np.random.default_rng(seed).standard_normal((N, DIM))
 
 
-def subspace(state: State) -> Subspace:
+def memory(state: State) -> FedSteerMemory:
     own = state.memory.own  # type: ignore[attr-defined]
     assert isinstance(own, FedSteerMemory)
-    return own.subspace
+    return own
 
 
 def basis(state: State) -> Any:
     """Q, (d, k), from the raw columns."""
-    rows = subspace(state).rows
+    rows = memory(state).columns.rows
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
 
 
@@ -143,9 +142,9 @@ def exact_variance(rule: Rule, state: State, updates: Any) -> float:
 def with_coordinates(state: State, coordinates: Any) -> State:
     """The same state with other coordinates s_i for everybody."""
     changed = state.copy()
-    space = subspace(changed)
-    space.write(np.arange(N), coordinates)
-    space.total = SIZES @ coordinates
+    own = memory(changed)
+    own.coordinates.write(np.arange(N), coordinates)
+    own.coordinates.total = SIZES @ coordinates
     return changed
 
 
@@ -302,7 +301,7 @@ def test_with_nobody_active_the_model_moves_by_the_projections_only(magnitude: s
     """Delta = Q u / n, and neither columns nor coordinates change."""
     rule = make_rule("fedsteer", core_set=CORE, magnitude=magnitude)
     state = with_history(rule)
-    steered = basis(state) if magnitude == "fixed" else subspace(state).rows.T  # type: ignore[union-attr]
+    steered = basis(state) if magnitude == "fixed" else memory(state).columns.rows.T  # type: ignore[union-attr]
     coordinates = rule.coordinates(state, range(N))
     assert coordinates is not None
     total = SIZES @ coordinates

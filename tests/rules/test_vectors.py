@@ -41,7 +41,7 @@ def as_vectors(convert: Convert) -> Convert:
 
 
 def columns(state: State) -> Any:
-    return state.memory.own.subspace.rows  # type: ignore[attr-defined]
+    return state.memory.own.columns.rows  # type: ignore[attr-defined]
 
 
 def a_round(number: int, clients: list[int], updates: Any, **more: Any) -> Round:
@@ -106,8 +106,8 @@ def test_broken_vectors(reply: str) -> None:
     alone = a_round(2, [1], [torch.full((DIM,), torch.inf)])
     if reply == "drop":
         assert (
-            packed(rule.step(state, alone).state)[0]["state.own.subspace.rows"]
-            == (bits[0]["state.own.subspace.rows"])
+            packed(rule.step(state, alone).state)[0]["state.own.columns.rows"]
+            == (bits[0]["state.own.columns.rows"])
         )
 
 

@@ -12,8 +12,10 @@ import torch
 from fedsteer import Round, Rule, State, make_rule
 from fedsteer.draws import generator
 from fedsteer.rules.cluster_fedvarp import ClusterMemory
-from fedsteer.rules.fedsteer import FedSteerMemory
+from fedsteer.rules.fedsteer.rule import FedSteerMemory
+from fedsteer.rules.warm_up import WarmUpMemory
 from fedsteer.steering.clusters import k_means
+from fedsteer.steering.collection import Collection
 from tests.reference.coreset import naive_search
 
 DIM, N, K = 15, 11, 3
@@ -95,9 +97,16 @@ def federation(name: str, **options: Any) -> Federation:
 
 
 def steering(state: State) -> FedSteerMemory:
+    """FedSteer's memory, in a warm-up the one that is being prepared."""
     own = state.memory.own  # type: ignore[attr-defined]
-    assert isinstance(own, FedSteerMemory)
-    return own
+    found = own.prepared if isinstance(own, WarmUpMemory) else own
+    assert isinstance(found, FedSteerMemory)
+    return found
+
+
+def collection(state: State) -> Collection | None:
+    own = state.memory.own  # type: ignore[attr-defined]
+    return own.collection if isinstance(own, WarmUpMemory) else None
 
 
 def weights_of(objective: str) -> Any:
@@ -118,7 +127,7 @@ def test_core_set_is_the_naive_search_chained_over_the_cycles(
 ) -> None:
     world = federation("fedsteer", core_size=K, cycles=cycles, objective=objective, seed=seed)
     core = random_start(seed)
-    assert steering(world.state).subspace.owners == core
+    assert steering(world.state).columns.owners == core
     for cycle in range(1, cycles + 1):
         step, snapshot = world.cycle()
         assert step.action == ("restart" if cycle == cycles else "move")
@@ -126,14 +135,14 @@ def test_core_set_is_the_naive_search_chained_over_the_cycles(
         if objective == "authors":
             targets = snapshot / np.linalg.norm(snapshot, axis=1, keepdims=True)
         core = naive_search(targets, weights_of(objective), core, 0.5, 5)
-        assert steering(world.state).subspace.owners == core
-        warm_up = steering(world.state).warm_up
+        assert steering(world.state).columns.owners == core
+        collecting = collection(world.state)
         if cycle < cycles:
-            assert warm_up is not None and warm_up.done == cycle
-            assert (warm_up.rounds, warm_up.uploads) == (world.number, world.uploads)
+            assert collecting is not None and collecting.done == cycle
+            assert (collecting.rounds, collecting.uploads) == (world.number, world.uploads)
             assert world.uploads == cycle * N
         else:
-            assert warm_up is None
+            assert collecting is None
     assert core != random_start(seed)
     assert world.rule.phase(world.state) == "train"
 
@@ -146,7 +155,7 @@ def test_subsampled_candidates() -> None:
         drawn = generator(0, "core-set search", round=cycle).choice(N, 4, replace=False)
         before = set(core)
         core = naive_search(snapshot, SHARES, core, 0.5, 5, sorted(drawn.tolist()))
-        assert steering(world.state).subspace.owners == core
+        assert steering(world.state).columns.owners == core
         assert set(core) <= before | set(drawn.tolist())
 
 
@@ -156,7 +165,7 @@ def test_search_on_some_model_weights_only() -> None:
     for _ in range(2):
         _, snapshot = world.cycle()
         core = naive_search(snapshot[:, 10:15], SHARES, core, 0.5, 5)
-    assert steering(world.state).subspace.owners == core
+    assert steering(world.state).columns.owners == core
 
 
 @pytest.mark.parametrize("warm_start", ["updates", "empty"])
@@ -164,7 +173,7 @@ def test_columns_when_training_begins(warm_start: str) -> None:
     world = federation("fedsteer", core_size=K, cycles=2, warm_start=warm_start)
     world.cycle()
     _, snapshot = world.cycle()
-    space = steering(world.state).subspace
+    space = steering(world.state).columns
     if warm_start == "updates":
         rows = snapshot[space.owners]
         np.testing.assert_array_equal(space.rows, rows)
@@ -219,13 +228,13 @@ def test_a_client_that_leaves_is_not_waited_for() -> None:
     """It leaves in the middle of a cycle, from the core set; a random client takes its place."""
     world = federation("fedsteer", core_size=K, cycles=2)
     world.cycle()
-    core = list(steering(world.state).subspace.owners)
+    core = list(steering(world.state).columns.owners)
     world.round()
     gone = core[1]
     world.state = world.rule.leave(world.state, [gone])
     world.present.remove(gone)
     world.answered.discard(gone)
-    assert steering(world.state).subspace.owners == [core[0], None, core[2]]
+    assert steering(world.state).columns.owners == [core[0], None, core[2]]
     step, snapshot = world.cycle()
     assert step.action == "restart"
     draw = generator(0, "core-set search", round=2)
@@ -235,7 +244,7 @@ def test_a_client_that_leaves_is_not_waited_for() -> None:
     start += draw.choice(spare, 1, replace=False).tolist()
     weights = SIZES[world.present] / SIZES[world.present].sum()
     found = naive_search(snapshot, weights, start, 0.5, 5)
-    assert steering(world.state).subspace.owners == [world.present[i] for i in found]
+    assert steering(world.state).columns.owners == [world.present[i] for i in found]
 
 
 def test_the_last_one_missing_leaves() -> None:
@@ -252,7 +261,7 @@ def test_the_last_one_missing_leaves() -> None:
     assert step.action == "restart"
     expected = SIZES[others] @ snapshot[others] / SIZES[others].sum()
     np.testing.assert_allclose(step.delta, expected, atol=1e-12)
-    assert 6 not in steering(step.state).subspace.owners
+    assert 6 not in steering(step.state).columns.owners
 
 
 @pytest.mark.parametrize("name", ["fedsteer", "cluster_fedvarp"])
@@ -275,7 +284,7 @@ def test_a_client_that_joins_in_the_round_that_ends_it_can_be_chosen(warm_start:
     updates = np.array([[1.0, 0, 0], [1.1, 0, 0], [0, 50.0, 0], [0, 0, 60.0]])
     round = Round(1, [0, 1, "x", "y"], updates, [0.5] * 4, sizes=[1, 1, 50, 50])
     step = rule.step(rule.init(3, [1.0, 1.0]), round)
-    space = steering(step.state).subspace
+    space = steering(step.state).columns
     assert set(space.owners) == {"x", "y"}
     if warm_start == "updates":
         columns = {owner: row for owner, row in zip(space.owners, space.rows, strict=True)}
@@ -288,10 +297,10 @@ def test_reselection_knows_whom_the_search_chose() -> None:
     rule = make_rule("fedsteer", core_size=3, cycles=1, reselect_every=1, sketch_width=8)
     updates = np.eye(8)[[0, 1, 2, 0, 1, 2, 0, 1, 2]] + 0.01 * DRAW.standard_normal((9, 8))
     state = rule.step(rule.init(8, [1.0] * 9), Round(1, range(9), updates, [0.5] * 9)).state
-    first = list(steering(state).subspace.owners)
+    first = list(steering(state).columns.owners)
     assert sorted(owner % 3 for owner in first) == [0, 1, 2]  # type: ignore[operator]
     state = rule.step(state, Round(2, [0, 3, 6], updates[[0, 3, 6]], [0.5] * 3)).state
-    owners = steering(state).subspace.owners
+    owners = steering(state).columns.owners
     assert sorted(owner % 3 for owner in owners) == [0, 1, 2]  # type: ignore[operator]
 
 
@@ -323,15 +332,15 @@ def test_a_core_set_that_could_not_be_filled_is_filled_later() -> None:
     first = np.zeros((N, DIM))
     first[[3, 7]] = snapshot[[3, 7]]
     state = rule.step(state, Round(1, range(N), first, CHANCES)).state
-    assert set(steering(state).subspace.owners) == {3, 7}
+    assert set(steering(state).columns.owners) == {3, 7}
     step = rule.step(state, Round(2, range(N), snapshot, CHANCES))
-    assert len(set(steering(step.state).subspace.owners)) == 4
+    assert len(set(steering(step.state).columns.owners)) == 4
 
 
 def test_when_all_send_zeros_training_begins_without_columns() -> None:
     rule = make_rule("fedsteer", core_size=K, cycles=1)
     step = rule.step(rule.init(DIM, SIZES), Round(1, range(N), np.zeros((N, DIM)), CHANCES))
-    assert step.action == "restart" and not steering(step.state).subspace.owners
+    assert step.action == "restart" and not steering(step.state).columns.owners
     step = rule.step(step.state, Round(2, [0], np.ones((1, DIM)), [0.5]))
     assert np.isfinite(step.delta).all()
 
@@ -344,7 +353,7 @@ def test_clusters_are_k_means_of_the_last_snapshot(seed: int) -> None:
     step, snapshot = world.cycle()
     assert step.action == "restart"
     own = step.state.memory.own  # type: ignore[attr-defined]
-    assert isinstance(own, ClusterMemory) and own.warm_up is None
+    assert isinstance(own, ClusterMemory)
     labels = k_means(snapshot @ snapshot.T, SHARES, 4, generator(seed, "clusters"))
     assert own.member_of[np.arange(N)].tolist() == labels.tolist()
     np.testing.assert_allclose(own.mass, np.bincount(labels, SIZES, 4))
@@ -368,7 +377,7 @@ def test_leaving_a_cluster_or_core_set_in_warm_up_keeps_the_weights(name: str) -
     if name == "cluster_fedvarp":
         assert own.mass.sum() == pytest.approx(SIZES.sum() - SIZES[2] - SIZES[9])
     else:
-        assert not {2, 9} & set(own.subspace.owners)
+        assert not {2, 9} & set(own.columns.owners)
 
 
 def test_the_same_in_torch() -> None:
@@ -387,4 +396,4 @@ def test_the_same_in_torch() -> None:
         assert first.action == second.action
         np.testing.assert_allclose(first.delta, second.delta, rtol=0, atol=1e-10)
     assert ours.phase(one) == "train"
-    assert steering(one).subspace.owners == steering(other).subspace.owners
+    assert steering(one).columns.owners == steering(other).columns.owners

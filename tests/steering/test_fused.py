@@ -159,9 +159,9 @@ def test_columns_on_a_gpu_are_those_of_the_host(reply: str, sent: str) -> None:
                 rule.step(far, late)
         near = rule.step(near, Round(number, clients, updates, chances)).state
         far = rule.step(far, far_round(number, clients, updates, chances)).state
-        here, there = (state.memory.own.subspace for state in (near, far))  # type: ignore[attr-defined]
-        np.testing.assert_array_equal(in_torch.to_host(there.rows)[0], here.rows)
-        np.testing.assert_allclose(there.gram, here.gram, rtol=1e-5, atol=1e-3)
+        here, there = (state.memory.own for state in (near, far))  # type: ignore[attr-defined]
+        np.testing.assert_array_equal(in_torch.to_host(there.columns.rows)[0], here.columns.rows)
+        np.testing.assert_allclose(there.columns.gram, here.columns.gram, rtol=1e-5, atol=1e-3)
         np.testing.assert_allclose(
-            there.coordinates.values, here.coordinates.values, rtol=1e-4, atol=1e-4
+            there.coordinates.stored.values, here.coordinates.stored.values, rtol=1e-4, atol=1e-4
         )

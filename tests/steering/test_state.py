@@ -71,7 +71,7 @@ def test_packing_shares_nothing() -> None:
     restored = State.unpack(arrays, meta)
     for array in arrays.values():
         array[...] = 7
-    meta["state"]["fields"]["own"]["fields"]["subspace"]["fields"]["owners"][0] = "changed"
+    meta["state"]["fields"]["own"]["fields"]["columns"]["fields"]["owners"][0] = "changed"
     assert packed(state) == before == packed(restored)
 
 
@@ -138,8 +138,8 @@ def test_unknown_parts_are_refused() -> None:
 
 def test_missing_arrays_are_refused() -> None:
     arrays, meta = mid_story(ENROLLED["steer"]).pack()
-    del arrays["state.own.subspace.gram"]
-    with pytest.raises(StateError, match=r"lacks the array 'state\.own\.subspace\.gram'"):
+    del arrays["state.own.columns.gram"]
+    with pytest.raises(StateError, match=r"lacks the array 'state\.own\.columns\.gram'"):
         State.unpack(arrays, meta)
 
 
@@ -206,7 +206,7 @@ def test_ids_from_numpy_do_not_spoil_a_checkpoint() -> None:
     ):
         state = rule.init(3, {np.int64(client): 1.0 for client in range(5)})
         meta = json.loads(json.dumps(state.pack()[1]))
-        owners = meta["state"]["fields"]["own"]["fields"]["subspace"]["fields"]["owners"]
+        owners = meta["state"]["fields"]["own"]["fields"]["columns"]["fields"]["owners"]
         assert owners == [4, 1]
 
 

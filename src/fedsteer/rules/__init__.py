@@ -12,7 +12,7 @@ from fedsteer.rules.fedavg import FedAvg
 from fedsteer.rules.fedawe import FedAWE
 from fedsteer.rules.fedprox import FedProx
 from fedsteer.rules.fedstale import FedStale
-from fedsteer.rules.fedsteer import FedSteer
+from fedsteer.rules.fedsteer.rule import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
 from fedsteer.rules.options import build_options

@@ -21,6 +21,7 @@ from fedsteer.values import value
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients
+    from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
 
 Action = Literal["move", "hold", "restart"]
@@ -124,10 +125,6 @@ class Algorithm(ABC):
         """Change or extend what the clients are asked for; `reachable` None: every member."""
         return asked
 
-    def warming_up(self, memory: Memory) -> bool:
-        """Whether the next round belongs to a warm-up."""
-        return False
-
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
         """(m, k) coordinates of these clients, if the algorithm keeps any."""
         return None
@@ -143,6 +140,12 @@ class Algorithm(ABC):
     @abstractmethod
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         """Clients at these slots, of these sizes, are about to leave."""
+
+    def after_cycle(
+        self, memory: Memory, collected: Collected, cycle: int, *, last: bool
+    ) -> Component:
+        """Its own memory after a warm-up cycle, for algorithms whose options ask for a warm-up."""
+        raise NotImplementedError(f"{self.name} has no warm-up")
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
         """The dtype in which updates are stored unscaled; None if they are not stored so."""

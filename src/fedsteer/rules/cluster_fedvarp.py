@@ -11,7 +11,7 @@ so that every aggregate stays unbiased).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -20,20 +20,18 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, no_estimates, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, no_estimates, own_of
 from fedsteer.rules.diagnostics import Estimates, PlainBeliefs
-from fedsteer.rules.fedsteer_options import WarmUpOptions
-from fedsteer.rules.options import Options
-from fedsteer.rules.selection import warm_up_outcome
+from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clusters import ClusterMemory, k_means
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
-from fedsteer.steering.warmup import WarmUp
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients
+    from fedsteer.steering.collection import Collected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +71,7 @@ class ClusterFedVARP(Algorithm):
         options, count = self.options, self.options.cluster_count
         if options.warms_up and not clients.closed:
             raise ConfigurationError("select='search' needs sizes; use select='online'")
-        own = ClusterMemory.of(count, WarmUp(options.cycles) if options.warms_up else None)
+        own = ClusterMemory.of(count)
         if options.clusters is not None:
             members = clients.members()
             slots = clients.roster.find(members)
@@ -82,18 +80,8 @@ class ClusterFedVARP(Algorithm):
             own.assign(slots, labels, clients.sizes[slots])
         return own
 
-    def request(
-        self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
-    ) -> Requests:
-        own = own_of(memory, ClusterMemory)
-        if own.warm_up is None:
-            return asked
-        return Requests(collect=own.warm_up.asked(memory.clients, asked.train))
-
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own = own_of(memory, ClusterMemory)
-        if own.warm_up is not None:
-            return warm_up_outcome(memory, own.warm_up, active, self.options.reinitialise)
         labels = self._labels(own, active)
         belongs = np.zeros((len(own.mass), len(active)))
         belongs[labels[labels >= 0], np.flatnonzero(labels >= 0)] = 1.0
@@ -122,15 +110,6 @@ class ClusterFedVARP(Algorithm):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own = own_of(memory, ClusterMemory)
-        if own.warm_up is not None:
-            collected = own.warm_up.commit(memory.clients, active, outcome.scratch)
-            if collected is not None and own.warm_up.over:
-                draw = generator(self.options.seed, "clusters")
-                labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
-                sizes = collected.shares * active.total
-                own.assign(collected.slots, labels, sizes)
-                own.warm_up = None
-            return
         labels, result = outcome.scratch
         if self.options.clusters is None:
             labels = own.place_newcomers(active, labels, result)
@@ -138,18 +117,21 @@ class ClusterFedVARP(Algorithm):
         own.renew(active, labels, result)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+        own_of(memory, ClusterMemory).leave(slots, sizes)
+
+    def after_cycle(
+        self, memory: Memory, collected: Collected, cycle: int, *, last: bool
+    ) -> Component:
         own = own_of(memory, ClusterMemory)
-        own.leave(slots, sizes)
-        if own.warm_up is not None:
-            own.warm_up.forget(slots)
+        if last:
+            draw = generator(self.options.seed, "clusters")
+            labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
+            own.assign(collected.slots, labels, collected.sizes)
+        return own
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own = own_of(memory, ClusterMemory)
-        rows = own.rows if own.warm_up is None else own.warm_up.snapshot.rows
+        rows = own_of(memory, ClusterMemory).rows
         return kernels_for(updates).dtype_name(updates if rows is None else rows)
-
-    def warming_up(self, memory: Memory) -> bool:
-        return own_of(memory, ClusterMemory).warm_up is not None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own = own_of(memory, ClusterMemory)

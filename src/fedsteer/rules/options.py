@@ -46,6 +46,19 @@ class Options:
         return False
 
 
+@dataclass(frozen=True, kw_only=True)
+class WarmUpOptions(Options):
+    """Options of rules that can begin with the paper's warm-up."""
+
+    cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
+    reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
+
+    @property
+    def stores_snapshot(self) -> bool:
+        """Whether the algorithm starts with updates of the warm-up's last snapshot."""
+        return False
+
+
 def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
     """An options object; an unknown key is an error that names the nearest valid one."""
     known = [entry.name for entry in fields(kind)]

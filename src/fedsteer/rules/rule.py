@@ -18,6 +18,7 @@ from fedsteer.options import default_of, single
 from fedsteer.rules.algorithm import LARGEST, Action, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.options import Options
+from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.checks import (
     Faults,
     explain,
@@ -63,6 +64,7 @@ class Rule:
                 f"{algorithm.name} moves the model itself: norm_bound cannot apply"
             )
         self.algorithm = algorithm
+        self.warm_up = WarmUp(algorithm)
         self.name, self.options = algorithm.name, options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self._made_with = _in_words(options, *STATE_OPTIONS, *algorithm.state_options)
@@ -89,9 +91,8 @@ class Rule:
         bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)
-        memory = Memory(
-            clients=clients, own=self.algorithm.begin(clients), made_with=self._made_with
-        )
+        first = self.warm_up if self.options.warms_up else self.algorithm
+        memory = Memory(clients=clients, own=first.begin(clients), made_with=self._made_with)
         if like is not None:
             if problem := kernels_for(like).check(like):
                 raise ConfigurationError(f"like cannot be used: {problem}")
@@ -114,7 +115,7 @@ class Rule:
         if number <= memory.clients.number:
             raise RoundRefused(f"round {number} does not follow round {memory.clients.number}")
         asked = Requests(train=tuple(plain_ids(available)))
-        return self.algorithm.request(memory, asked, reachable)
+        return self._acting(memory).request(memory, asked, reachable)
 
     def step(self, state: State, round: Round) -> Step:
         """Aggregate a round. Consumes `state`; a refused round leaves it as it was.
@@ -134,7 +135,7 @@ class Rule:
         memory = self._memory_of(state)
         names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)))
         state.consume()
-        self.algorithm.forget(memory, slots, memory.clients.sizes[slots])
+        self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
         return State(self.name, memory)
 
@@ -146,16 +147,16 @@ class Rule:
         slots = memory.clients.resolve(clients)[1]
         if memory.like is None:  # before the first round it is unknown what updates are like
             return None
-        return self.algorithm.estimates(memory, slots)
+        return self._acting(memory).estimates(memory, slots)
 
     def phase(self, state: State) -> str:
         """ "warm-up" or "train": what the next round belongs to."""
-        return "warm-up" if self.algorithm.warming_up(self._memory_of(state)) else "train"
+        return "warm-up" if self._acting(self._memory_of(state)) is self.warm_up else "train"
 
     def coordinates(self, state: State, clients: Sequence[ClientId]) -> Floats | None:
         """(m, k) coordinates of these clients in today's basis; None if the rule has none."""
         memory = self._memory_of(state)
-        return self.algorithm.coordinates_of(memory, memory.clients.resolve(clients)[1])
+        return self._acting(memory).coordinates_of(memory, memory.clients.resolve(clients)[1])
 
     # -- the parts of a step ------------------------------------------------------------------
 
@@ -167,6 +168,10 @@ class Rule:
         if memory.made_with not in (self._made_with, self._briefly, ""):
             raise StateError(f"the state was made with {memory.made_with}, not {self._made_with}")
         return memory
+
+    def _acting(self, memory: Memory) -> Algorithm:
+        """The algorithm, or its warm-up while that lasts."""
+        return self.warm_up if isinstance(memory.own, WarmUpMemory) else self.algorithm
 
     def _check(self, memory: Memory, incoming: Incoming) -> Active:
         """The clients whose input can be used; the others are dropped, or the round is refused."""
@@ -193,7 +198,7 @@ class Rule:
             try:
                 # What overflows shows in the results; warnings say nothing more.
                 with np.errstate(invalid="ignore", over="ignore"):
-                    outcome = self.algorithm.compute(memory, active)
+                    outcome = self._acting(memory).compute(memory, active)
             except NotFinite as bad:
                 incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
             else:
@@ -212,7 +217,7 @@ class Rule:
         if not squares or max(squares) <= FITS_ANY**2:
             return {}
         kernels, updates = active.kernels, active.updates
-        kept = self.algorithm.kept_as(memory, updates)
+        kept = self._acting(memory).kept_as(memory, updates)
         if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
             return {}
         reason = f"sent an update too long for {kept}, in which it would be kept"
@@ -243,7 +248,7 @@ class Rule:
         diagnostics = self._diagnose(memory, active, outcome, factor, dropped)
         state.consume()
         clients.welcome(active)
-        self.algorithm.commit(memory, active, outcome)
+        self._acting(memory).commit(memory, active, outcome)
         clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()

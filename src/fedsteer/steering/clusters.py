@@ -11,7 +11,6 @@ from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
-from fedsteer.steering.warmup import WarmUp
 
 
 @dataclass
@@ -22,13 +21,15 @@ class ClusterMemory(Component):
     mass: Floats  # (c,) sum of n_i over members: n D_c
     member_of: Table  # (N,) cluster; -1: none yet
     rows: Array | None = None  # (c, d) y_c
-    warm_up: WarmUp | None = None
 
     @staticmethod
-    def of(count: int, warm_up: WarmUp | None) -> ClusterMemory:
+    def of(count: int) -> ClusterMemory:
         """Without a member yet."""
-        empty = Table.empty(0, fill=-1.0)
-        return ClusterMemory(np.zeros((count, count)), np.zeros(count), empty, warm_up=warm_up)
+        return ClusterMemory(
+            gram=np.zeros((count, count)),
+            mass=np.zeros(count),
+            member_of=Table.empty(0, fill=-1.0),
+        )
 
     def assign(
         self, slots: Any, labels: Integers, sizes: Floats, old_sizes: Floats | None = None

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import StateError
 from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library_of
 
-VERSION = 1
+VERSION = 2
 Arrays = dict[str, NDArray[Any]]
 PLAIN = frozenset((int, float, bool, str, list, dict, type(None)))
 """What no array can be."""
@@ -96,7 +96,8 @@ class State:
         version = meta.get("version") if isinstance(meta, dict) else None
         if version != VERSION:
             raise StateError(
-                f"checkpoint has state version {version}, this release reads {VERSION}"
+                f"checkpoint has state version {version}, this release reads {VERSION}: start the "
+                "run again in another folder, or finish it with the release that began it"
             )
         memory = _unpack(meta.get("state"), arrays, like)
         if not isinstance(memory, Component) or not isinstance(meta.get("rule"), str):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer.steering.coreset import Snapshot, objective, search, swap_objectives
+from fedsteer.rules.fedsteer.search import Snapshot, objective, search, swap_objectives
 from tests.reference.coreset import brute_force_swaps, naive_search
 from tests.reference.coreset import objective as naive_objective
 

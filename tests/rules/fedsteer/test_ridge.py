@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsteer.steering.ridge import condition, generalised_inverse, pseudo_inverse, ridge_solve
+from fedsteer.rules.fedsteer.ridge import (
+    condition,
+    generalised_inverse,
+    pseudo_inverse,
+    ridge_solve,
+)
 
 
 def unit_gram(size: int, seed: int = 0, rank: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Options of FedSteer; those of the warm-up are ClusterFedVARP's, too."""
+"""Options of FedSteer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from numbers import Integral
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.options import listed, numbers_by_client, option
-from fedsteer.rules.options import Options
+from fedsteer.rules.options import WarmUpOptions
 from fedsteer.steering.roster import ClientId, plain_id
 
 AFTER_VISITS = ("intervals", "shrunk")
-"""Probabilities that are estimated from earlier visits, of which a warm-up has none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmUpOptions(Options):
-    """Options of rules that can begin with the paper's warm-up."""
-
-    cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
-    reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
+"""Estimated from earlier visits, of which a warm-up has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +83,10 @@ class CoreSetOptions(WarmUpOptions):
     @property
     def warms_up(self) -> bool:
         return self.core_set is None and self.select == "search"
+
+    @property
+    def stores_snapshot(self) -> bool:
+        return self.warm_start == "updates"
 
     @property
     def width(self) -> int:

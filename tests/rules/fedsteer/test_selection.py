@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, Rule, State, make_rule
-from fedsteer.rules import selection
-from fedsteer.steering.subspace import Subspace
+from fedsteer.rules.fedsteer import selection
+from fedsteer.rules.fedsteer.columns import Columns
 from tests.reference.coreset import naive_search
 
 DIM, N = 10, 12
 SIZES = np.arange(1.0, N + 1)
 
 
-def space(state: State) -> Subspace:
-    found = state.memory.own.subspace  # type: ignore[attr-defined]
-    assert isinstance(found, Subspace)
+def columns(state: State) -> Columns:
+    found = state.memory.own.columns  # type: ignore[attr-defined]
+    assert isinstance(found, Columns)
     return found
 
 
@@ -31,19 +31,19 @@ def test_first_seen_first_in() -> None:
     rule = make_rule("fedsteer", select="online", core_size=3)
     draw = np.random.default_rng(0)
     state = take(rule, rule.init(DIM), 1, ["b"], draw.standard_normal((1, DIM)))
-    assert space(state).owners == ["b", None, None]
+    assert columns(state).owners == ["b", None, None]
     state = take(rule, state, 2, ["a"], np.zeros((1, DIM)))  # who sent nothing brings no column
-    assert space(state).owners == ["b", None, None]
+    assert columns(state).owners == ["b", None, None]
     updates = draw.standard_normal((4, DIM))
     state = take(rule, state, 3, ["z", "y", "b", "c"], updates)
-    assert space(state).owners == ["b", "c", "y"]
-    np.testing.assert_array_equal(space(state).rows, updates[[2, 3, 1]])
+    assert columns(state).owners == ["b", "c", "y"]
+    np.testing.assert_array_equal(columns(state).rows, updates[[2, 3, 1]])
     state = take(rule, state, 4, [3, "q"], draw.standard_normal((2, DIM)))
-    assert space(state).owners == ["b", "c", "y"]
+    assert columns(state).owners == ["b", "c", "y"]
     state = rule.leave(state, ["c"])
-    assert space(state).owners == ["b", None, "y"]
+    assert columns(state).owners == ["b", None, "y"]
     state = take(rule, state, 5, ["q"], draw.standard_normal((1, DIM)))
-    assert space(state).owners == ["b", "q", "y"]
+    assert columns(state).owners == ["b", "q", "y"]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -67,10 +67,10 @@ def test_reselection_is_the_naive_search_over_the_last_updates(seed: int, every:
             found = naive_search(last, SIZES / SIZES.sum(), owners, 0.5, 2, sorted(active))
             swapped += found != owners
             owners = found
-        assert space(state).owners == owners
-        rows = space(state).rows
+        assert columns(state).owners == owners
+        rows = columns(state).rows
         if rows is not None:
-            np.testing.assert_allclose(space(state).gram, rows @ rows.T, atol=1e-10)
+            np.testing.assert_allclose(columns(state).gram, rows @ rows.T, atol=1e-10)
     assert swapped > 3
 
 
@@ -86,12 +86,12 @@ def test_core_clients_never_seen_are_not_mistaken_for_anybody(closed: bool) -> N
         updates = draw.standard_normal((len(clients), DIM))
         state = take(rule, state, number, clients, updates)
         last |= dict(zip(clients, updates, strict=True))
-        own = space(state)
+        own = columns(state)
         for row, owner in zip(own.rows, own.owners, strict=True):  # type: ignore[arg-type]
             seen = last.get(owner, np.zeros(DIM))  # type: ignore[arg-type]
             assert not row.any() or np.array_equal(row, seen)
         assert len(set(own.owners)) == 2
-    assert set(space(state).owners) <= {"a", "b", "c"}
+    assert set(columns(state).owners) <= {"a", "b", "c"}
 
 
 def test_a_newcomer_in_the_core_set_answers_in_a_reselecting_round() -> None:
@@ -99,8 +99,8 @@ def test_a_newcomer_in_the_core_set_answers_in_a_reselecting_round() -> None:
     state = rule.init(DIM)
     updates = np.random.default_rng(2).standard_normal((3, DIM))
     state = take(rule, state, 1, ["z", "m", "a"], updates)
-    assert space(state).owners == ["m", "k"]
-    np.testing.assert_array_equal(space(state).rows, [updates[1], np.zeros(DIM)])
+    assert columns(state).owners == ["m", "k"]
+    np.testing.assert_array_equal(columns(state).rows, [updates[1], np.zeros(DIM)])
 
 
 def test_vacant_columns_are_filled_in_the_same_order_whoever_is_listed_first() -> None:
@@ -111,7 +111,7 @@ def test_vacant_columns_are_filled_in_the_same_order_whoever_is_listed_first() -
     for order in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
         rule = make_rule("fedsteer", select="online", core_size=2, reselect_every=1)
         state = take(rule, rule.init(DIM), 1, [names[i] for i in order], updates[order])
-        found.append(space(state).owners)
+        found.append(columns(state).owners)
     assert found == [["a", "b"]] * 3
 
 

@@ -1,9 +1,7 @@
-"""The paper's warm-up as an executed phase: collect, select, aggregate, start anew.
+"""Collecting one update of every client while the model stands still, cycle by cycle.
 
-In each cycle the model stands still while clients are asked as they become active, until all N
-have answered; then the rule selects from the snapshot, and one full aggregation follows. After the
-last cycle the model starts anew. Rounds and uploads are counted, because nothing here is free: at
-p = .04 waiting once for 100 clients takes about 111 rounds, and the snapshot is N x d.
+Clients are asked as they become available. Rounds and uploads are counted, because nothing here is
+free: at p = .04, waiting once for 100 clients takes about 111 rounds, and the snapshot is N x d.
 """
 
 from __future__ import annotations
@@ -31,8 +29,14 @@ class Collected:
 
     slots: Integers
     rows: Array  # (capacity, d), by slot
-    shares: Floats  # d_i
+    sizes: Floats  # n_i
     probabilities: Floats  # p_i as used when the client answered
+
+    @property
+    def shares(self) -> Floats:
+        """d_i = n_i / n."""
+        shares: Floats = self.sizes / self.sizes.sum()
+        return shares
 
     def gram(self, columns: slice = slice(None)) -> Floats:
         """(N, N) in the order of `slots`."""
@@ -43,14 +47,14 @@ class Collected:
         return kernels_for(self.rows).sketch(self._members(), width, seed)
 
     def _members(self) -> Array:
-        # Usually everybody is a member: then there is nothing to pick, and nothing to copy.
+        # Usually every row is a member's: then nothing needs to be copied.
         everyone = np.array_equal(self.slots, np.arange(len(self.rows)))
         return self.rows if everyone else self.rows[self.slots]
 
 
 @dataclass
-class WarmUp(Component):
-    """Where the warm-up stands."""
+class Collection(Component):
+    """How far the collecting is."""
 
     cycles: int
     done: int = 0
@@ -61,11 +65,11 @@ class WarmUp(Component):
 
     @property
     def over(self) -> bool:
-        """Whether training can begin."""
+        """Whether the last cycle is complete."""
         return self.done >= self.cycles
 
     def asked(self, clients: Clients, available: Sequence[ClientId]) -> tuple[ClientId, ...]:
-        """Those available who have not answered in this cycle."""
+        """The available clients that have not answered in this cycle."""
         slots = clients.roster.preview(available)
         missing = self.inverse[slots] <= 0
         return tuple(c for c, due in zip(available, missing, strict=True) if due)
@@ -83,8 +87,8 @@ class WarmUp(Component):
         result = active.one_pass(active.shares, rows, coefficients, rows=others)
         return result, True
 
-    def commit(self, clients: Clients, active: Active, complete: bool) -> Collected | None:
-        """Keep the updates; the snapshot, if it is complete now."""
+    def commit(self, clients: Clients, active: Active, *, complete: bool) -> Collected | None:
+        """Keep the updates. Returns the snapshot if it is complete now."""
         self.rounds += 1
         self.uploads += len(active)
         if len(active):
@@ -96,7 +100,10 @@ class WarmUp(Component):
         sizes = clients.sizes[members]
         sizes[np.searchsorted(members, active.slots)] = active.sizes
         collected = Collected(
-            members, self.snapshot.rows, sizes / sizes.sum(), 1.0 / self.inverse[members]
+            slots=members,
+            rows=self.snapshot.rows,
+            sizes=sizes,
+            probabilities=1.0 / self.inverse[members],
         )
         self.inverse.values[:] = 0.0
         self.done += 1
@@ -105,7 +112,7 @@ class WarmUp(Component):
         return collected
 
     def forget(self, slots: Integers) -> None:
-        """These clients leave; nobody waits for them."""
+        """These clients leave: stop waiting for them."""
         self.inverse[slots] = 0.0
 
     @staticmethod

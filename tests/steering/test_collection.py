@@ -10,9 +10,9 @@ import torch
 
 from fedsteer.steering.checks import settle_arrays
 from fedsteer.steering.clients import Clients, enrol_population
+from fedsteer.steering.collection import Collected, Collection
 from fedsteer.steering.probability import Known
 from fedsteer.steering.rounds import Round
-from fedsteer.steering.warmup import Collected, WarmUp
 
 DIM = 5
 SIZES = [2.0, 1.0, 4.0, 3.0]
@@ -20,7 +20,11 @@ UPDATES = np.random.default_rng(0).standard_normal((6, DIM))
 
 
 def take(
-    warm_up: WarmUp, clients: Clients, names: list[Any], updates: Any = None, sizes: Any = None
+    collection: Collection,
+    clients: Clients,
+    names: list[Any],
+    updates: Any = None,
+    sizes: Any = None,
 ) -> tuple[Any, bool, Collected | None]:
     if updates is None:
         updates = UPDATES[[hash(name) % 6 if isinstance(name, str) else name for name in names]]
@@ -31,9 +35,9 @@ def take(
     active = clients.activate(
         round, clients.look_up(round), uses_probabilities=True, max_weight=None
     )
-    result, complete = warm_up.compute(clients, active)
+    result, complete = collection.compute(clients, active)
     clients.welcome(active)
-    collected = warm_up.commit(clients, active, complete)
+    collected = collection.commit(clients, active, complete=complete)
     clients.commit(active, np.ones(len(names)), training=False)
     return result, complete, collected
 
@@ -43,12 +47,12 @@ def members() -> Clients:
 
 
 def test_holds_until_everybody_answered_then_aggregates_all() -> None:
-    warm_up, clients = WarmUp(2), members()
+    collection, clients = Collection(cycles=2), members()
     for names in ([1], [], [3, 0]):
-        result, complete, collected = take(warm_up, clients, names)
+        result, complete, collected = take(collection, clients, names)
         assert not complete and collected is None and not result.delta.any()
-    assert warm_up.asked(clients, [0, 2, 3]) == (2,)
-    result, complete, collected = take(warm_up, clients, [2])
+    assert collection.asked(clients, [0, 2, 3]) == (2,)
+    result, complete, collected = take(collection, clients, [2])
     assert complete and collected is not None
     np.testing.assert_allclose(result.delta, np.array(SIZES) @ UPDATES[:4] / 10, atol=1e-12)
     np.testing.assert_array_equal(collected.rows[collected.slots], UPDATES[:4])
@@ -57,46 +61,51 @@ def test_holds_until_everybody_answered_then_aggregates_all() -> None:
     np.testing.assert_allclose(collected.gram(), UPDATES[:4] @ UPDATES[:4].T)
     part = UPDATES[:4, 1:3]
     np.testing.assert_allclose(collected.gram(slice(1, 3)), part @ part.T)
-    assert (warm_up.done, warm_up.rounds, warm_up.uploads, warm_up.over) == (1, 4, 4, False)
+    assert (collection.done, collection.rounds, collection.uploads, collection.over) == (
+        1,
+        4,
+        4,
+        False,
+    )
     # The next cycle waits for everybody again.
-    assert warm_up.asked(clients, [0, 1, 2, 3]) == (0, 1, 2, 3)
+    assert collection.asked(clients, [0, 1, 2, 3]) == (0, 1, 2, 3)
 
 
 def test_the_last_cycle_frees_the_snapshot() -> None:
-    warm_up, clients = WarmUp(1), members()
-    _, _, collected = take(warm_up, clients, [0, 1, 2, 3])
-    assert warm_up.over and warm_up.snapshot.rows is None
+    collection, clients = Collection(cycles=1), members()
+    _, _, collected = take(collection, clients, [0, 1, 2, 3])
+    assert collection.over and collection.snapshot.rows is None
     assert collected is not None and collected.rows is not None
 
 
 def test_a_second_answer_replaces_the_first() -> None:
-    warm_up, clients = WarmUp(1), members()
-    take(warm_up, clients, [0, 1])
-    take(warm_up, clients, [0], updates=UPDATES[[5]])
-    result, complete, _ = take(warm_up, clients, [2, 3])
-    assert complete and warm_up.uploads == 5
+    collection, clients = Collection(cycles=1), members()
+    take(collection, clients, [0, 1])
+    take(collection, clients, [0], updates=UPDATES[[5]])
+    result, complete, _ = take(collection, clients, [2, 3])
+    assert complete and collection.uploads == 5
     expected = np.array(SIZES) @ UPDATES[[5, 1, 2, 3]] / 10
     np.testing.assert_allclose(result.delta, expected, atol=1e-12)
 
 
 def test_nobody_waits_for_whoever_left() -> None:
-    warm_up, clients = WarmUp(1), members()
-    take(warm_up, clients, [0, 1, 2])
-    warm_up.forget(clients.roster.find([3]))
+    collection, clients = Collection(cycles=1), members()
+    take(collection, clients, [0, 1, 2])
+    collection.forget(clients.roster.find([3]))
     clients.leave([3])
-    result, complete, collected = take(warm_up, clients, [])
+    result, complete, collected = take(collection, clients, [])
     assert complete and collected is not None
     np.testing.assert_allclose(result.delta, np.array(SIZES[:3]) @ UPDATES[:3] / 7, atol=1e-12)
     assert collected.slots.tolist() == [0, 1, 2]
 
 
 def test_whoever_joins_is_part_of_the_snapshot() -> None:
-    warm_up, clients = WarmUp(1), members()
-    take(warm_up, clients, [0, 1, 2])
-    take(warm_up, clients, ["new"], updates=UPDATES[[4]], sizes=[5.0])
-    assert warm_up.asked(clients, ["new", "newer", 3]) == ("newer", 3)
+    collection, clients = Collection(cycles=1), members()
+    take(collection, clients, [0, 1, 2])
+    take(collection, clients, ["new"], updates=UPDATES[[4]], sizes=[5.0])
+    assert collection.asked(clients, ["new", "newer", 3]) == ("newer", 3)
     result, complete, collected = take(
-        warm_up, clients, [3, "newer"], updates=UPDATES[[3, 5]], sizes=[3.0, 1.0]
+        collection, clients, [3, "newer"], updates=UPDATES[[3, 5]], sizes=[3.0, 1.0]
     )
     assert complete and collected is not None
     weights = np.array([2.0, 1.0, 4.0, 3.0, 5.0, 1.0]) / 16
@@ -106,18 +115,18 @@ def test_whoever_joins_is_part_of_the_snapshot() -> None:
 
 
 def test_without_members_there_is_nothing_to_complete() -> None:
-    warm_up, clients = WarmUp(1), members()
+    collection, clients = Collection(cycles=1), members()
     clients.leave([0, 1, 2, 3])
-    _, complete, collected = take(warm_up, clients, [])
+    _, complete, collected = take(collection, clients, [])
     assert not complete and collected is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_torch(dtype: Any) -> None:
-    warm_up, clients = WarmUp(1), members()
+    collection, clients = Collection(cycles=1), members()
     given = torch.tensor(UPDATES[:4], dtype=dtype)
-    take(warm_up, clients, [3, 1], updates=given[[3, 1]])
-    result, complete, collected = take(warm_up, clients, [0, 2], updates=given[[0, 2]])
+    take(collection, clients, [3, 1], updates=given[[3, 1]])
+    result, complete, collected = take(collection, clients, [0, 2], updates=given[[0, 2]])
     assert complete and collected is not None and collected.rows.dtype == dtype
     expected = np.array(SIZES) @ given.double().numpy() / 10
     np.testing.assert_allclose(result.delta, expected, atol=1e-6)

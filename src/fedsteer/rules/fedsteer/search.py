@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsteer.rules.fedsteer.ridge import pseudo_inverse
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.ridge import pseudo_inverse
 
 FLOOR = 1e-12
 """At ridge 0 a dependent column divides 0 by 0; the floor makes such a swap worthless instead."""

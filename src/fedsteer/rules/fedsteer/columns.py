@@ -1,0 +1,237 @@
+"""The basis of FedSteer: k columns, each the latest update of one core client.
+
+    rows      the columns h_j as they came ("raw")
+    gram      their Gram matrix, kept exact from the products that every pass yields anyway
+    Q         the scaled columns: h_j / |h_j|, or h_j / k with basis="mean"
+
+Coordinates s_i are solved in Q. The estimate of client i is
+
+    magnitude="fixed"     Q s_i: it keeps the length of the client's last update
+    magnitude="follow"    sum_j h_j z_ij with z_ij = s_ij / |h_j|: it grows and shrinks with h_j
+
+and what is stored is s_i or z_i. If another client takes over a column, nothing known is thrown
+away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ R'^T R.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsteer.rules.fedsteer.geometry import Geometry, SteeredBeliefs, exchange
+from fedsteer.rules.fedsteer.ridge import generalised_inverse
+from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.roster import ClientId
+from fedsteer.steering.state import Component
+
+if TYPE_CHECKING:
+    from fedsteer.steering.rounds import Active
+
+LONGEST = 1e3
+"""With magnitude="follow", an update counts as at most this many times as long as a column.
+Otherwise a column that was nearly zero once would blow up estimates when it grows again."""
+TWO_BYTES = ("float16", "bfloat16")
+
+
+@dataclass
+class Columns(Component):
+    """The columns, their owners and their Gram matrix."""
+
+    owners: list[ClientId | None]  # whose update each column is; None: vacant
+    gram: Floats  # (k, k) of the raw columns, zero for vacant ones; replaced, never written into
+    rows: Array | None = None  # (k, d) raw columns, divided by `stretch`
+    stretch: Floats | None = None  # (k,) |h_j| if two bytes per number could not hold h_j itself
+    basis: str = "unit"
+    magnitude: str = "fixed"
+
+    @staticmethod
+    def vacant(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Columns:
+        """Owners without an update yet."""
+        gram = np.zeros((len(owners), len(owners)))
+        return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
+
+    def __post_init__(self) -> None:
+        self.geometry = Geometry(self.gram, self.basis)
+
+    @property
+    def estimate_scale(self) -> Floats:
+        """(k,) factors from raw columns to those that stored coordinates refer to."""
+        return self.geometry.present if self.magnitude == "follow" else self.geometry.scale
+
+    def sweep(
+        self, active: Active, coefficients: Floats, gram_of: Integers, *, precise: bool
+    ) -> Pass:
+        """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        result = active.one_pass(
+            active.weights,
+            self.rows,
+            coefficients * self._row_scale(),
+            gram_of=gram_of,
+            precise=precise,
+        )
+        if self.rows is None:
+            return replace(result, products=np.zeros((len(self.owners), len(active))))
+        if self.stretch is None:
+            return result
+        return replace(result, products=self.stretch[:, None] * result.products)
+
+    def solve(self, result: Pass, ridge: float, solver: str) -> Floats:
+        """(m, k) ridge coordinates (K + ridge I)^-1 Q^T g_i of the updates, as stored."""
+        solved: Floats = self.geometry.solver(ridge, solver)(result.products).T
+        if self.magnitude == "fixed":
+            return solved
+        norms = np.sqrt(result.squared_norms)
+        steepest = np.full(len(norms), np.inf)
+        np.divide(LONGEST, norms, out=steepest, where=norms > 0)
+        followed: Floats = solved * np.minimum(self.geometry.scale, steepest[:, None])
+        return followed
+
+    def own_coordinates(self, norms: Floats, roles: ColumnRoles) -> Floats:
+        """(m, k) |g_i| e_i for core clients and zero for others, as stored.
+
+        They refer to the columns that the step ends with: the client's new update, unless it was
+        asked only to refresh.
+        """
+        stored = np.zeros((len(norms), len(self.owners)))
+        for column, position in roles.core:
+            fresh = (column, position) in roles.refreshed
+            length = norms[position] if fresh else np.sqrt(self.gram[column, column])
+            if length > 0:
+                ratio = min(norms[position] / length, LONGEST)
+                follow = self.magnitude == "follow"
+                stored[position, column] = ratio if follow else norms[position]
+        return stored
+
+    def estimates(self, coordinates: Floats, like: Array) -> Array:
+        """(m, d) the estimates that stored coordinates stand for."""
+        kernels = kernels_for(like)
+        if self.rows is None:
+            shape = (len(coordinates), like.shape[1])
+            return kernels.allocate(shape, like, kernels.dtype_name(like))
+        return kernels.combine(coordinates * self._row_scale(), self.rows)
+
+    def beliefs(self, products: Floats, *, before: Floats, after: Floats) -> SteeredBeliefs:
+        """For diagnostics: stored coordinates before and after the round."""
+        return SteeredBeliefs(
+            geometry=self.geometry,
+            products=products,
+            coordinates_before=before * self.estimate_scale,
+            coordinates_after=after * self.estimate_scale,
+        )
+
+    def renew(
+        self,
+        result: Pass,
+        roles: ColumnRoles,
+        takeovers: Sequence[Takeover],
+        updates: Array,
+        cache: str | None,
+    ) -> Floats | None:
+        """Columns for the next round.
+
+        Refreshed columns take their owner's new update, then the takeovers happen. Returns the
+        map M for all coordinates if a column went from one client to another, else None.
+        """
+        changed = dict(roles.refreshed) | {t.column: t.position for t in takeovers}
+        if not changed:
+            return None
+        place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
+        gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
+        exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
+        before, both = gram.copy(), gram.copy()
+        swaps = [(t.column, place[t.position]) for t in takeovers]
+        for column, update in swaps:
+            both[column] = across[:, update]
+        exchange(gram, across, result.gram, swaps)
+        change = None
+        # Filling a vacant column moves no coordinates.
+        if any(self.owners[t.column] is not None for t in takeovers):
+            change = self._map(before, both, gram)
+        for takeover in takeovers:
+            self.owners[takeover.column] = takeover.client
+        self._store(changed, updates, gram, cache)
+        return change
+
+    def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
+        """Take all columns from rows[picked], one per owner in order."""
+        if len(picked):
+            chosen = rows[picked]
+            every = {column: column for column in range(len(picked))}
+            self._store(every, chosen, kernels_for(rows).gram(chosen), cache)
+
+    def vacate(self, column: int, *, keep_owner: bool) -> Floats:
+        """Remove a column. Returns the map that removes everybody's coordinate on it."""
+        gram = self.gram.copy()
+        gram[column] = gram[:, column] = 0.0
+        self._set_gram(gram)
+        if self.rows is not None:
+            self.rows[column] = 0
+        if not keep_owner:
+            self.owners[column] = None
+        change = np.eye(len(self.owners))
+        change[column, column] = 0.0
+        return change
+
+    def kept_as(self, updates: Array, cache: str | None) -> str | None:
+        """The type of raw columns; None if they are stored at unit length in two bytes."""
+        kernels, rows = kernels_for(updates), self.rows
+        if rows is None:
+            rows = updates if cache is None else kernels.allocate((0, 1), updates, cache)
+        kept = kernels.dtype_name(rows)
+        return None if kept in TWO_BYTES else kept
+
+    def _set_gram(self, gram: Floats) -> None:
+        self.gram = gram
+        self.geometry = Geometry(gram, self.basis)
+
+    def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
+        """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
+
+        def scale(gram: Floats) -> Floats:
+            geometry = Geometry(gram, self.basis)
+            return geometry.present if self.magnitude == "follow" else geometry.scale
+
+        old, new = scale(before), scale(after)
+        inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
+        return generalised_inverse(inner) @ across
+
+    def _store(
+        self, changed: Mapping[int, int], updates: Array, gram: Floats, cache: str | None
+    ) -> None:
+        """rows[column] <- updates[position] for `changed`, where `gram` is of the exact columns."""
+        kernels = kernels_for(updates)
+        if self.rows is None:
+            dtype = cache or kernels.dtype_name(updates)
+            self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
+        if kernels.dtype_name(self.rows) in TWO_BYTES:
+            self._store_rounded(changed, updates, gram)
+        else:
+            kernels.write_rows(self.rows, updates, list(changed.items()))
+            self._set_gram(gram)
+
+    def _store_rounded(self, changed: Mapping[int, int], updates: Array, gram: Floats) -> None:
+        """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
+        kernels = kernels_for(updates)
+        columns, positions = np.array([*changed]), np.array([*changed.values()])
+        lengths = np.sqrt(gram[columns, columns])
+        lengths = np.where(lengths > 0, lengths, 1.0)
+        unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
+        kernels.write_rows(self.rows, unit, list(zip(changed, range(len(changed)), strict=True)))
+        stretch = np.ones(len(self.owners)) if self.stretch is None else self.stretch
+        stretch[columns] = lengths
+        assert self.rows is not None
+        rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(stretch, lengths)
+        gram = gram.copy()
+        gram[:, columns] = rounded
+        gram[columns] = rounded.T
+        self.stretch = stretch
+        self._set_gram(gram)
+
+    def _row_scale(self) -> Floats:
+        """(k,) factors from `rows` to the columns that stored coordinates refer to."""
+        scale = self.estimate_scale
+        return scale if self.stretch is None else scale * self.stretch

@@ -1,0 +1,104 @@
+"""What follows from the Gram matrix of the columns. Computed when first asked for, then kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedsteer.rules.diagnostics import Estimates
+from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
+from fedsteer.steering.kernels import Floats, Pairs
+
+
+class Geometry:
+    """Scales, condition number and the factored ridge system. Read-only.
+
+    gram     (k, k) of the raw columns
+    basis    "unit" or "mean"
+    scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
+    present  (k,) 1, or 0 for vacant columns and columns of zeros
+    """
+
+    def __init__(self, gram: Floats, basis: str) -> None:
+        squares = gram.diagonal()
+        here = squares > 0
+        lengths = np.sqrt(squares, out=np.ones(len(gram)), where=here)
+        self.gram = gram
+        self.present: Floats = here.astype(np.float64)
+        self.scale: Floats = self.present / (len(gram) if basis == "mean" else lengths)
+        self._solvers: dict[tuple[float, str], Callable[[Floats], Floats]] = {}
+
+    @property
+    def columns(self) -> int:
+        """How many columns are present."""
+        return int(self.present.sum())
+
+    @cached_property
+    def scaled(self) -> Floats:
+        """K, the Gram matrix of the scaled columns."""
+        return (self.gram * self.scale[:, None]) * self.scale  # scale * scale could overflow
+
+    @cached_property
+    def condition(self) -> float:
+        """Condition number of K without vacant columns."""
+        present = np.flatnonzero(self.present)
+        return condition(self.scaled[np.ix_(present, present)])
+
+    def solver(self, ridge: float, method: str) -> Callable[[Floats], Floats]:
+        """The function R^T G -> (K + ridge I)^-1 Q^T G, for raw columns R."""
+        key = (ridge, method)
+        if key not in self._solvers:
+            self._solvers[key] = ridge_solver(self.scaled, ridge, method, self.scale)
+        return self._solvers[key]
+
+
+def exchange(gram: Floats, across: Floats, inner: Floats, pairs: Pairs) -> None:
+    """Replace columns by updates, in place, in all inner products at hand.
+
+    gram     (k, k) of the columns
+    across   (k, c) of the columns and the updates
+    inner    (c, c) of the updates
+    pairs    (column, update that replaces it)
+    """
+    for column, update in pairs:
+        across[column] = inner[update]
+        gram[column] = gram[:, column] = across[:, update]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeredBeliefs:
+    """What the coordinates said of this round's updates; worked out if somebody looks."""
+
+    geometry: Geometry
+    products: Floats  # (k, m) of raw columns and updates
+    coordinates_before: Floats  # (m, k), of raw columns
+    coordinates_after: Floats
+
+    @cached_property
+    def before(self) -> Estimates:
+        """The estimates when the updates came in."""
+        return self._estimates(self.coordinates_before)
+
+    @cached_property
+    def after(self) -> Estimates:
+        """The estimates with coordinates recomputed from the updates."""
+        return self._estimates(self.coordinates_after)
+
+    @property
+    def condition(self) -> float:
+        """Condition number of K."""
+        return self.geometry.condition
+
+    @property
+    def columns(self) -> int:
+        """Columns in use."""
+        return self.geometry.columns
+
+    def _estimates(self, coordinates: Floats) -> Estimates:
+        return Estimates(
+            products=np.vecdot(coordinates, self.products.T),
+            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
+        )
