@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "fedsteer"
 
 SIMULATED = {"data", "participation", "training"}
+BENCHED = {"data", "training", "simulate", "report"}
 
 # Layer -> the layers it may import, besides itself. "fedsteer" is the package's own __init__.py.
 ALLOWED: dict[str, set[str]] = {
@@ -44,7 +45,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"errors", "fedsteer"},
     "simulate": {"errors", "options", "draws", "steering", "rules", *SIMULATED, "records"},
     "report": {"errors", "records"},
-    "bench": {"draws", "rules", "fedsteer", "data", "training", "simulate", "report"},
+    "bench": {"errors", "draws", "fedsteer", "rules", *BENCHED},
     "flower": {"errors", "options", "draws", "steering", "rules", "records"},
     "experiments": set(),
     "cli": {"errors", "options", "rules", "data", "records", "simulate", "report", "bench"},
@@ -74,8 +75,8 @@ EXCEPTIONS = {
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
 LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}
-LAZY |= {"fedjax", "jax", "pfl", "ray"}
-LAZY_EXCEPT = {"flower": {"flwr"}, "bench": {"flwr", "pfl"}}  # bench: in a worker of its own
+LAZY |= {"ray"}
+LAZY_EXCEPT = {"flower": {"flwr"}}
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python benchmarks/peers/run.py [--workload a] [--peers pfl,flower] [--repeats N] [--out FILE]
 
-Environments are made once, below benchmarks/peers/.venvs, from the lists beside this file; the
-first run therefore takes some minutes. fedsteer and the plain loop run in the Python that runs this
-file. See README.md for how to read the table.
+The first run makes an environment for every peer from the lists beside this file, which takes some
+minutes. fedsteer and the plain loop use the Python that runs this file. benchmarks/README.md says
+how to read the table.
 """
 
 from __future__ import annotations
@@ -14,23 +14,32 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "src"))
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+
+from benchmarks.peers.processes import PEERS  # noqa: E402
+from benchmarks.peers.protocol import save_work  # noqa: E402
 
 from fedsteer.bench import machine  # noqa: E402
-from fedsteer.bench.measure import FULL, OURS, REFERENCE, measure  # noqa: E402
+from fedsteer.bench.measure import OURS, REFERENCE, Plan, measure  # noqa: E402
 from fedsteer.bench.table import to_json, to_text  # noqa: E402
-from fedsteer.bench.workloads import WORKLOADS  # noqa: E402
-from fedsteer.simulate.world import usable_cores  # noqa: E402
+from fedsteer.bench.workloads import WORKLOADS, make_work  # noqa: E402
 
-PEERS = ("pfl", "fedjax", "flower")
+OTHERS = [name for name in PEERS if name not in (OURS, REFERENCE)]
+PLANS = {
+    "a": Plan(warm_up=5, trials=8, block=10, repeats=25, lead_in=2),
+    "b": Plan(warm_up=1, trials=2, block=1, repeats=9, lead_in=1),
+    "c": Plan(warm_up=1, trials=2, block=1, repeats=9, lead_in=1),
+}
 
 
 def environment(peer: str, root: Path) -> str:
-    """The interpreter of a peer's environment, made anew where its list has changed."""
+    """The interpreter of a peer's environment, made again if its list has changed."""
     wanted, folder = (HERE / f"{peer}.txt").read_text(), root / peer
     python, stamp = folder / "bin" / "python", folder / "installed.txt"
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -42,7 +51,8 @@ def environment(peer: str, root: Path) -> str:
     return str(python)
 
 
-def listed(text: str, known: list[str], parser: argparse.ArgumentParser) -> list[str]:
+def listed(text: str, known: Iterable[str], parser: argparse.ArgumentParser) -> list[str]:
+    """The names of a comma-separated list."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -53,7 +63,7 @@ def listed(text: str, known: list[str], parser: argparse.ArgumentParser) -> list
 def main() -> int:
     parser = argparse.ArgumentParser(description="fedsteer beside other simulators.")
     parser.add_argument("--workload", default="a,b,c", help="of a, b, c; default: all")
-    parser.add_argument("--peers", default=",".join(PEERS), help="of pfl, fedjax, flower")
+    parser.add_argument("--peers", default=",".join(OTHERS), help="of pfl, fedjax, flower")
     parser.add_argument(
         "--repeats", type=int, help="repetitions; default: 25 of (a), 9 of (b) and (c)"
     )
@@ -61,8 +71,8 @@ def main() -> int:
     parser.add_argument("--environments", type=Path, default=HERE / ".venvs")
     parser.add_argument("--setup", action="store_true", help="only make the environments")
     options = parser.parse_args()
-    keys = listed(options.workload, list(WORKLOADS), parser)
-    peers = listed(options.peers, list(PEERS), parser)
+    keys = listed(options.workload, WORKLOADS, parser)
+    peers = listed(options.peers, OTHERS, parser)
     if options.repeats is not None and options.repeats < 2:
         parser.error("--repeats must be at least 2")
     pythons = dict.fromkeys((OURS, REFERENCE), sys.executable)
@@ -73,13 +83,14 @@ def main() -> int:
     print(machine.in_words(facts))
     results = []
     for key in keys:
-        plan = FULL[key]
+        plan, work = PLANS[key], make_work(WORKLOADS[key])
         if options.repeats is not None:
             plan = replace(plan, repeats=options.repeats)
-        with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as folder:
-            results.append(
-                measure(WORKLOADS[key], plan, pythons, Path(folder), usable_cores(), progress)
-            )
+        with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as name:
+            folder = Path(name)
+            save_work(work, folder)
+            sides = [PEERS[peer].side(python, folder) for peer, python in pythons.items()]
+            results.append(measure(work, plan, sides, facts["cores"], progress))
         print(f"\n{to_text(results[-1])}", flush=True)
     if options.out is not None:
         found = {"machine": facts, "workloads": [to_json(result) for result in results]}
@@ -88,6 +99,7 @@ def main() -> int:
 
 
 def progress(words: str) -> None:
+    """Where it is."""
     print(f"  {words}", file=sys.stderr, flush=True)
 
 

@@ -8,8 +8,8 @@ from fedsteer.bench.workloads import CIFAR, EMNIST, MLP, Workload
 
 
 def tiny(workload: Workload) -> Workload:
-    """The same network on a handful of points; the last batch of an epoch is a smaller one."""
-    return replace(workload, clients=4, points=10, cohort=2, batch=4, epochs=2)
+    """The same network on few points; the last batch of an epoch is smaller."""
+    return replace(workload, clients=5, points=10, cohort=2, batch=4, epochs=2)
 
 
 TINY = {workload.key: tiny(workload) for workload in (MLP, EMNIST, CIFAR)}

@@ -1,4 +1,4 @@
-"""On what it was measured."""
+"""The machine a benchmark ran on."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedsteer.simulate.world import usable_cores
-
 
 def facts() -> dict[str, Any]:
     """Processor, cores, Python, torch and the GPU, if there is one."""
     import torch
 
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    from fedsteer.simulate.world import usable_cores
+
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": usable_cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "gpu": gpu,
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
     }
 
 
@@ -33,8 +32,18 @@ def in_words(found: dict[str, Any]) -> str:
     )
 
 
+def processor() -> str:
+    """Its name as Linux knows it; elsewhere as Python does."""
+    listing = Path("/proc/cpuinfo")
+    if listing.exists():
+        for line in listing.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def busy_share(seconds: float = 1.0) -> float | None:
-    """How much of all cores was in use for a while in which we did nothing; None if unknown."""
+    """Share of all cores in use while this process sleeps; None if the system does not say."""
     before = _ticks()
     time.sleep(seconds)
     after = _ticks()
@@ -50,12 +59,3 @@ def _ticks() -> tuple[int, int] | None:
         return None
     numbers = [int(word) for word in listing.read_text().split("\n", 1)[0].split()[1:9]]
     return numbers[3] + numbers[4], sum(numbers)
-
-
-def _processor() -> str:
-    listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -1,31 +1,65 @@
-"""Warm-up, choice of threads, rounds in turns, and intervals of the paired ratios.
+"""The measuring core: warm-up, choice of threads, rounds in turns, intervals of paired ratios.
 
-A repetition is one block of rounds by everybody, one after the other, so that whatever disturbs the
-machine for a while disturbs everybody alike; the order turns by one from repetition to repetition.
-Ratios are taken within a repetition.
+A repetition is one block of rounds by every side, one after the other, so that a disturbance of
+the machine hits all of them; the order rotates by one from repetition to repetition. Ratios are
+taken within a repetition.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.bench.machine import busy_share
-from fedsteer.bench.processes import Worker, WorkerFailed
-from fedsteer.bench.sides import SIDES, Side, Variant
-from fedsteer.bench.work import make_work, save_work
-from fedsteer.bench.workloads import Workload
+from fedsteer.bench.workloads import Work, Workload
+from fedsteer.errors import first_line
 from fedsteer.report.statistics import t_quantile
 
 OURS, REFERENCE = "fedsteer", "plain"
+Weights = NDArray[np.float32]
 Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to use the cores."""
+
+    label: str
+    threads: int  # 0: the side chooses
+    processes: int = 1
+
+
+class Contestant(Protocol):
+    """A side that is ready to train; it raises RuntimeError if it cannot go on."""
+
+    facts: dict[str, Any]  # "version"; "threads" if the label of the variant does not say it all
+
+    def rounds(self, count: int) -> float:
+        """Do the next rounds; the seconds they took."""
+
+    def weights(self) -> Weights:
+        """The model as it is now."""
+
+    def close(self) -> None:
+        """Free what it holds; may be called twice."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A simulator to measure; `variants` takes the number of cores."""
+
+    name: str
+    title: str
+    start: Callable[[Work, Variant], Contestant]
+    variants: Callable[[int], list[Variant]]
 
 
 @dataclass(frozen=True)
@@ -38,39 +72,48 @@ class Plan:
     repeats: int
     lead_in: int = 0  # rounds before each block that do not count: caches are cold after a wait
 
-    def steps(self, sides: Iterable[str], cores: int) -> int:
-        """How often `measure` tells where it stands."""
-        return 1 + self.repeats + sum(len(SIDES[name].variants(cores)) for name in sides)
-
     @property
     def rounds(self) -> int:
-        """Rounds that everybody has done in the end."""
+        """Rounds that every side has done in the end."""
         return self.warm_up + (self.trials + self.repeats) * (self.lead_in + self.block)
 
+    def steps(self, sides: Sequence[Side], cores: int) -> int:
+        """How often `measure` reports progress."""
+        return 1 + self.repeats + sum(len(side.variants(cores)) for side in sides)
 
-SHORT = {"a": Plan(3, 3, 5, 9, 2), "b": Plan(1, 1, 1, 3, 1), "c": Plan(1, 1, 1, 3, 1)}
-FULL = {"a": Plan(5, 8, 10, 25, 2), "b": Plan(1, 2, 1, 9, 1), "c": Plan(1, 2, 1, 9, 1)}
-"""For `fedsteer bench`, a minute or so, and for `benchmarks/peers`."""
+
+SHORT = {
+    "a": Plan(warm_up=3, trials=3, block=5, repeats=9, lead_in=2),
+    "b": Plan(warm_up=1, trials=1, block=1, repeats=3, lead_in=1),
+    "c": Plan(warm_up=1, trials=1, block=1, repeats=3, lead_in=1),
+}
+"""For `fedsteer bench`: a minute or so."""
 
 
 @dataclass
 class Timed:
-    """What one simulator did."""
+    """What one side did, with the variant that was fastest."""
 
     side: Side
     variant: Variant
-    facts: dict[str, Any]
+    contestant: Contestant
     start_up: float  # seconds until it was ready
-    warm_up: float  # seconds of the warm-up rounds
-    tried: dict[str, float]  # seconds a round of every variant, the best of its trials
-    trials: list[float] = field(default_factory=list)  # seconds a round of this one
-    seconds: list[float] = field(default_factory=list)  # a round, one per repetition
-    distance: float | None = None  # of the final weights to the plain loop's, relative
+    warm_up: float = math.inf  # seconds of the warm-up rounds
+    trials: list[float] = field(default_factory=list)  # seconds a round, one per trial
+    tried: dict[str, float] = field(default_factory=dict)  # the best trial of every variant
+    seconds: list[float] = field(default_factory=list)  # seconds a round, one per repetition
+    distance: float | None = None  # relative, of the final weights to the plain loop's
 
     @property
     def median(self) -> float:
         """Seconds a round."""
         return median(self.seconds)
+
+    def block(self, plan: Plan) -> float:
+        """One block of rounds; seconds a round."""
+        if plan.lead_in:
+            self.contestant.rounds(plan.lead_in)
+        return self.contestant.rounds(plan.block) / plan.block
 
 
 @dataclass(frozen=True)
@@ -90,11 +133,11 @@ class Measured:
     plan: Plan
     timed: list[Timed]
     failures: dict[str, str]
-    idle_load: float | None = None  # share of all cores in use while everybody waited
-    moved: float | None = None  # how far the weights went in all, in the unit of the distances
+    idle_load: float | None = None  # share of all cores in use while every side waited
+    moved: float | None = None  # relative distance from the initial to the final weights
 
     def ratio(self, timed: Timed) -> Ratio | None:
-        """Its time over fedsteer's."""
+        """A side's time over fedsteer's."""
         ours = next((entry for entry in self.timed if entry.side.name == OURS), None)
         if ours is None or timed is ours:
             return None
@@ -102,119 +145,98 @@ class Measured:
 
 
 def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio:
-    """Student's interval of the mean log ratio; without an interval if there is but one."""
+    """The mean log ratio with Student's interval, which is unbounded for a single pair."""
     logs = np.log(np.asarray(slow, float) / np.asarray(fast, float))
     mean, half = float(logs.mean()), math.inf
     if len(logs) > 1:
         half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
-    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    return Ratio(mean=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def relative_distance(found: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
+def relative_distance(found: Weights, reference: Weights) -> float:
     """|found - reference| / |reference|."""
     wanted = reference.astype(np.float64)
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
 def measure(
-    workload: Workload,
+    work: Work,
     plan: Plan,
-    pythons: Mapping[str, str],
-    folder: Path,
+    sides: Sequence[Side],
     cores: int,
     tell: Tell = lambda words: None,
 ) -> Measured:
-    """Time the sides named in `pythons` (side -> interpreter); one that fails is left out."""
-    tell(f"({workload.key}) making the data")
-    work = make_work(workload)
-    save_work(work, folder)
-    workers: list[Worker] = []
+    """Time the sides; one that fails is reported and left out."""
+    key = work.workload.key
     timed: list[Timed] = []
     failures: dict[str, str] = {}
-    try:
-        for name, python in pythons.items():
+    with ExitStack() as stack:
+        for side in sides:
             try:
-                worker, entry = _fastest(SIDES[name], plan, folder, python, cores, tell)
-            except WorkerFailed as error:
-                failures[name] = str(error)
-                continue
-            workers.append(worker)
-            timed.append(entry)
+                timed.append(_fastest(side, work, plan, cores, tell, stack))
+            except RuntimeError as error:
+                failures[side.name] = f"{side.title} {first_line(error)}"
+        tell(f"({key}) looking at the idle machine")
         idle_load = busy_share()
         for repeat in range(plan.repeats):
-            tell(f"({workload.key}) repetition {repeat + 1} of {plan.repeats}")
-            order = [(place + repeat) % len(workers) for place in range(len(workers))]
-            gone = []
-            for at in order:
+            tell(f"({key}) repetition {repeat + 1} of {plan.repeats}")
+            first = repeat % max(1, len(timed))
+            for entry in timed[first:] + timed[:first]:
                 try:
-                    if plan.lead_in:
-                        workers[at].rounds(plan.lead_in)
-                    timed[at].seconds.append(workers[at].rounds(plan.block) / plan.block)
-                except WorkerFailed as error:
-                    failures[workers[at].side.name] = str(error)
-                    gone.append(at)
-            for at in sorted(gone, reverse=True):  # ratios are of what ended every repetition
-                workers.pop(at).close()
-                timed.pop(at)
-        found = {worker.side.name: worker.weights() for worker in workers}
-    finally:
-        for worker in workers:
-            worker.close()
-    moved = _compare(found, timed, work.initial)
-    return Measured(workload, plan, timed, failures, idle_load, moved)
+                    entry.seconds.append(entry.block(plan))
+                except RuntimeError as error:
+                    failures[entry.side.name] = f"{entry.side.title} {first_line(error)}"
+                    entry.contestant.close()
+            timed = [entry for entry in timed if entry.side.name not in failures]
+        weights = {entry.side.name: entry.contestant.weights() for entry in timed}
+    moved = None
+    if timed:
+        reference = weights.get(REFERENCE, weights[timed[0].side.name])
+        moved = relative_distance(work.initial, reference)
+        for entry in timed:
+            entry.distance = relative_distance(weights[entry.side.name], reference)
+    return Measured(
+        workload=work.workload,
+        plan=plan,
+        timed=timed,
+        failures=failures,
+        idle_load=idle_load,
+        moved=moved,
+    )
 
 
-def _fastest(
-    side: Side, plan: Plan, folder: Path, python: str, cores: int, tell: Tell
-) -> tuple[Worker, Timed]:
-    """The fastest variant of a side, warmed up; the others are gone."""
-    candidates: list[tuple[Worker, Timed]] = []
-    tried: dict[str, float] = {}
-    trouble: WorkerFailed | None = None
-    try:
-        for variant in side.variants(cores):
-            tell(f"{side.title}: {variant.label}")
+def _fastest(side: Side, work: Work, plan: Plan, cores: int, tell: Tell, stack: ExitStack) -> Timed:
+    """The fastest variant of a side, warmed up; the others are closed."""
+    candidates: list[Timed] = []
+    trouble = RuntimeError("has no variant to try")
+    for variant in side.variants(cores):
+        tell(f"{side.title}: {variant.label}")
+        began = time.perf_counter()
+        try:
+            contestant = side.start(work, variant)
+        except RuntimeError as error:
+            trouble = error
+            continue
+        spent = time.perf_counter() - began
+        stack.callback(contestant.close)
+        candidates.append(Timed(side, variant, contestant, start_up=spent))
+    for trial in range(1 + plan.trials):  # in turns, like the repetitions; the first warms up
+        for entry in list(candidates):
             try:
-                worker = Worker(side, variant, folder, python)
-            except WorkerFailed as error:
+                if trial:
+                    entry.trials.append(entry.block(plan))
+                else:
+                    entry.warm_up = entry.contestant.rounds(plan.warm_up)
+            except RuntimeError as error:
                 trouble = error
-                continue
-            entry = Timed(side, variant, worker.facts, worker.start_up, math.inf, tried)
-            candidates.append((worker, entry))
-        for trial in range(1 + plan.trials):  # in turns, like what counts; the first warms up
-            for worker, entry in list(candidates):
-                try:
-                    if not trial:
-                        entry.warm_up = worker.rounds(plan.warm_up)
-                        continue
-                    if plan.lead_in:
-                        worker.rounds(plan.lead_in)
-                    entry.trials.append(worker.rounds(plan.block) / plan.block)
-                except WorkerFailed as error:
-                    trouble = error
-                    candidates.remove((worker, entry))
-                    worker.close()
-        if not candidates:
-            assert trouble is not None
-            raise trouble
-        tried |= {e.variant.label: min(e.trials, default=e.warm_up) for _, e in candidates}
-        best = min(candidates, key=lambda candidate: tried[candidate[1].variant.label])
-        candidates.remove(best)
-        return best
-    finally:
-        for worker, _ in candidates:
-            worker.close()
-
-
-def _compare(
-    found: Mapping[str, NDArray[np.float32]],
-    timed: Sequence[Timed],
-    initial: NDArray[np.float32],
-) -> float | None:
-    """Final weights against the plain loop's, or the first one's where there is none."""
-    if not found:
-        return None
-    reference = found.get(REFERENCE, next(iter(found.values())))
-    for entry in timed:
-        entry.distance = relative_distance(found[entry.side.name], reference)
-    return relative_distance(initial, reference)
+                candidates.remove(entry)
+                entry.contestant.close()
+    if not candidates:
+        raise trouble
+    tried = {entry.variant.label: min(entry.trials, default=entry.warm_up) for entry in candidates}
+    best = min(candidates, key=lambda entry: tried[entry.variant.label])
+    best.tried = tried
+    for entry in candidates:
+        if entry is not best:
+            entry.contestant.close()
+    return best

@@ -1,53 +1,33 @@
-"""The network of a workload as a torch module, for every simulator that trains those."""
+"""The network of workload (c), and weights as one vector in torch's order."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-
-from fedsteer.bench.workloads import CIFAR, Workload
-
-ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
-
-
-def torch_module(workload: Workload) -> nn.Sequential:
-    """The layers as a plain stack."""
-    layers: list[nn.Module] = []
-    for layer, ((_, inside, *_), _) in zip(
-        workload.layers, workload.parameter_shapes(), strict=True
-    ):
-        if layer.kernel:
-            layers.append(nn.Conv2d(inside, layer.size, layer.kernel, padding=layer.padding))
-        else:
-            if not any(isinstance(done, nn.Flatten) for done in layers):
-                layers.append(nn.Flatten())
-            layers.append(nn.Linear(inside, layer.size))
-        layers += [ACTIVATIONS[layer.activation]()] if layer.activation else []
-        layers += [nn.MaxPool2d(2)] if layer.pool else []
-    return nn.Sequential(*layers)
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 
 def pfl_cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
     """The small CNN of pfl-research's CIFAR-10 benchmark, without its two dropouts.
 
-    Dropout draws random numbers, which every library does in its own way: final weights could not
-    be compared.
+    Every library draws its dropout masks differently, so final weights could not be compared.
     """
-    table = CIFAR.as_dict() | {"shape": shape}
-    table["layers"][-1]["size"] = classes
-    return torch_module(Workload.of(table))
+    channels, height, width = shape
+    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, classes),
+    )  # fmt: skip
 
 
 def put_weights(module: nn.Module, flat: NDArray[np.float32]) -> None:
-    """Fill the parameters, in torch's order."""
-    values = torch.from_numpy(flat.copy())
-    torch.nn.utils.vector_to_parameters(values, module.parameters())
+    """Fill the parameters of a module."""
+    vector_to_parameters(torch.from_numpy(flat.copy()), module.parameters())
 
 
 def take_weights(module: nn.Module) -> NDArray[np.float32]:
-    """The parameters as one vector, in torch's order."""
-    vector: Tensor = torch.nn.utils.parameters_to_vector(module.parameters())
-    found: NDArray[np.float32] = vector.detach().cpu().numpy()
-    return found
+    """The parameters of a module, copied."""
+    flat: NDArray[np.float32] = parameters_to_vector(module.parameters()).detach().cpu().numpy()
+    return flat

@@ -1,24 +1,26 @@
-"""What is done: three workloads that every simulator can do in exactly the same way.
+"""What is measured: three workloads that every simulator can do in exactly the same way.
 
-Plain SGD on batches in stored order, no dropout, everybody with equally many points and a global
-rate of 1: the new model is the mean of the local ones, so final weights can be compared.
+Plain SGD on batches in stored order, no dropout, equally many points per client and a server rate
+of 1: the new model is the mean of the local ones, so final weights can be compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
 
-@dataclass(frozen=True)
-class Layer:
-    """A dense layer (kernel 0) or a convolution, then its activation, then 2 x 2 pooling."""
+from fedsteer.data import made
+from fedsteer.draws import generator
 
-    size: int
-    activation: str = ""  # relu, tanh or none
-    kernel: int = 0
-    padding: int = 0
-    pool: bool = False
+if TYPE_CHECKING:
+    from fedsteer.training import Network
+
+ROUNDS = 2_000
+"""Cohorts are drawn for this many rounds, then they repeat."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,7 @@ class Workload:
 
     key: str
     title: str
-    model: str  # as fedsteer's make_network takes it; the same as `layers`
-    layers: tuple[Layer, ...]
+    model: str  # a name or an import path, for `make_network`
     shape: tuple[int, int, int]
     classes: int
     clients: int
@@ -38,40 +39,17 @@ class Workload:
     epochs: int
     rate: float = 0.1
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+    def network(self) -> Network:
+        """Its network; the only thing here that needs torch."""
+        from fedsteer.training import make_network
 
-    @staticmethod
-    def of(table: dict[str, Any]) -> Workload:
-        """The inverse of `as_dict`."""
-        layers = tuple(Layer(**layer) for layer in table["layers"])
-        return Workload(**(table | {"layers": layers, "shape": tuple(table["shape"])}))
-
-    def parameter_shapes(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Weight and bias of every layer, as torch orders and lays them out."""
-        channels, height, width = self.shape
-        features = 0
-        shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        for layer in self.layers:
-            if layer.kernel:
-                weight: tuple[int, ...] = (layer.size, channels, layer.kernel, layer.kernel)
-                channels, shrink = layer.size, 2 * layer.padding - layer.kernel + 1
-                height, width = height + shrink, width + shrink
-                if layer.pool:
-                    height, width = height // 2, width // 2
-            else:
-                weight = (layer.size, features or channels * height * width)
-                features = layer.size
-            shapes.append((weight, (layer.size,)))
-        return shapes
+        return make_network(self.model, self.shape, self.classes, {})
 
 
 MLP = Workload(
     key="a",
     title="MLP 784-64-10, 100 clients x 100 points, 10 active, batch 20, 1 epoch",
     model="mlp",
-    layers=(Layer(64, "relu"), Layer(10)),
     shape=(1, 28, 28),
     classes=10,
     clients=100,
@@ -84,14 +62,6 @@ EMNIST = Workload(
     key="b",
     title="EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs",
     model="emnist-cnn",
-    layers=(
-        Layer(16, "tanh", kernel=5, padding=2, pool=True),
-        Layer(24, "tanh", kernel=5, padding=2, pool=True),
-        Layer(32, "tanh", kernel=5, padding=2),
-        Layer(256, "tanh"),
-        Layer(84, "tanh"),
-        Layer(47),
-    ),
     shape=(1, 28, 28),
     classes=47,
     clients=100,
@@ -104,12 +74,6 @@ CIFAR = Workload(
     key="c",
     title="CNN of pfl's CIFAR-10, no dropout, 1000 clients x 50, 50 active, batch 10, 1 epoch",
     model="fedsteer.bench.networks:pfl_cnn",
-    layers=(
-        Layer(32, "relu", kernel=3),
-        Layer(64, "relu", kernel=3, pool=True),
-        Layer(128, "relu"),
-        Layer(10),
-    ),
     shape=(3, 32, 32),
     classes=10,
     clients=1_000,
@@ -117,6 +81,61 @@ CIFAR = Workload(
     cohort=50,
     batch=10,
     epochs=1,
-    rate=0.001,  # pfl takes 0.1, at which rounding grows to 1e-3 of the weights in ten rounds
+    rate=0.001,  # at pfl's 0.1 rounding errors grow to 1e-3 of the weights in ten rounds
 )
 WORKLOADS = {workload.key: workload for workload in (MLP, EMNIST, CIFAR)}
+
+
+@dataclass(frozen=True)
+class Work:
+    """A workload with its data: the same points, cohorts and initial weights for every side.
+
+    Client i holds the points i * points to (i + 1) * points - 1.
+    """
+
+    workload: Workload
+    pixels: NDArray[np.uint8]  # (clients * points, channels, height, width)
+    labels: NDArray[np.int64]
+    cohorts: NDArray[np.int64]  # (rounds, cohort), each in ascending order
+    initial: NDArray[np.float32]  # (d,) in torch's order
+
+    @cached_property
+    def images(self) -> NDArray[np.float32]:
+        """Pixels from 0 to 1."""
+        return self.pixels.astype(np.float32) / np.float32(255)
+
+    def cohort(self, round: int) -> list[int]:
+        """Who trains in a round, counted from 0."""
+        found: list[int] = self.cohorts[round % len(self.cohorts)].tolist()
+        return found
+
+    def own(self, client: int) -> slice:
+        """The points of a client."""
+        return slice(client * self.workload.points, (client + 1) * self.workload.points)
+
+
+def make_work(workload: Workload, seed: int = 0) -> Work:
+    """A function of the seed alone; beyond 10,000 points the made-up images repeat."""
+    channels, side, _ = workload.shape
+    count = workload.clients * workload.points
+    images = made(
+        classes=workload.classes,
+        side=side,
+        points=min(count, 10_000),
+        channels=channels,
+        noise=0.3,
+        seed=seed,
+    )
+    cohorts = [
+        generator(seed, "bench cohort", round=round).choice(
+            workload.clients, workload.cohort, replace=False
+        )
+        for round in range(ROUNDS)
+    ]
+    return Work(
+        workload=workload,
+        pixels=np.resize(images.train_images, (count, *workload.shape)),
+        labels=np.resize(images.train_labels, count),
+        cohorts=np.sort(cohorts, axis=1),
+        initial=workload.network().initial(seed).numpy(),
+    )

@@ -1,13 +1,11 @@
-"""`fedsteer bench`: how fast this machine simulates, beside a plain loop and other simulators."""
+"""`fedsteer bench`: how fast this machine simulates, beside a plain PyTorch loop."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 EPILOG = """workloads:
@@ -15,19 +13,18 @@ EPILOG = """workloads:
   b  EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs
   c  pfl's CIFAR-10 CNN, 1000 clients x 50 points, 50 active, batch 10, 1 epoch (minutes)
 
-Everybody does the same work from the same weights, in turns, each in a process of its own. `ratio`
-is a simulator's time over fedsteer's within a repetition: above 1 fedsteer is faster. `distance` is
-how far its final weights are from the plain loop's; more than 1e-05 means that it did other work.
-Threads: 1, one per core, and processes where a simulator offers them are tried, and the fastest is
-measured.
+Both sides do the same work from the same weights, in turns, each with 1 thread and with one per
+core; the faster choice is measured. `ratio` is the plain loop's time over fedsteer's within a
+repetition: above 1 fedsteer is faster. `distance` is how far the final weights are from the plain
+loop's; more than 1e-05 means that the work was different.
 
 examples:
-  fedsteer bench                          fedsteer, a plain PyTorch loop, and whatever is installed
+  fedsteer bench
   fedsteer bench --workload a --repeats 20
-  fedsteer bench --peers plain,pfl --json
+  fedsteer bench --workload a,b,c --json
   fedsteer bench --quick                  does it work? seconds, and the numbers mean nothing
 
-All peers, each in an environment of its own: `make bench-peers` in a clone of the repository.
+pfl-research, Flower and FedJAX beside them: `make bench-peers` in a clone of the repository.
 """
 
 
@@ -35,14 +32,13 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "bench",
-        help="time a round here, beside other simulators",
-        description="Time a federated round on this machine, beside a plain PyTorch loop and the "
-        "simulators installed in this environment (pfl, fedjax, flwr with ray).",
+        help="time a round here, beside a plain PyTorch loop",
+        description="Time a federated round on this machine, beside a plain PyTorch loop.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workload", default="a,b", metavar="KEYS", help="of a, b, c; default a,b")
-    parser.add_argument("--peers", metavar="NAMES", help="of plain, pfl, fedjax, flower")
+    parser.add_argument("--peers", default="plain", metavar="NAMES", help="plain, the default")
     parser.add_argument(
         "--repeats", type=int, metavar="N", help="repetitions; default: 9, or 3 of long ones"
     )
@@ -54,15 +50,15 @@ def add(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
+    import torch
+
     from fedsteer.bench import machine
-    from fedsteer.bench.measure import OURS, SHORT, Plan, measure
-    from fedsteer.bench.processes import WorkerFailed
-    from fedsteer.bench.sides import SIDES, installed
+    from fedsteer.bench.measure import SHORT, Plan, measure
+    from fedsteer.bench.sides import SIDES
     from fedsteer.bench.table import to_json, to_text
-    from fedsteer.bench.workloads import WORKLOADS
+    from fedsteer.bench.workloads import WORKLOADS, make_work
     from fedsteer.cli.display import progress_bar
     from fedsteer.errors import ConfigurationError, unknown
-    from fedsteer.simulate.world import usable_cores
 
     if options.repeats is not None and options.repeats < 2:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
@@ -70,31 +66,29 @@ def execute(options: argparse.Namespace) -> int:
     for key in keys:
         if key not in WORKLOADS:
             raise unknown("workload", key, WORKLOADS)
-    ours = [name for name in (OURS, "fedsteer-gpu") if installed(SIDES[name])]
-    others = [name for name in SIDES if not name.startswith(OURS)]
-    if options.peers is not None:
-        wanted = [name.strip() for name in options.peers.split(",")]
-        for name in wanted:
-            if name not in others:
-                raise unknown("peer", name, others)
-            if not installed(SIDES[name]):
-                raise ConfigurationError(
-                    f"{name} cannot run here: it needs {' and '.join(SIDES[name].needs)}"
-                )
-    else:
-        wanted = [name for name in others if installed(SIDES[name])]
+    for name in (name.strip() for name in options.peers.split(",")):
+        if name in ("pfl", "fedjax", "flower"):
+            raise ConfigurationError(
+                f"{name} is measured by `make bench-peers` in a clone of the repository"
+            )
+        if name != "plain":
+            raise unknown("peer", name, ["plain"])
+    gpu = ["fedsteer-gpu"] if torch.cuda.is_available() else []
+    sides = [SIDES[name] for name in ("fedsteer", *gpu, "plain")]
+    facts = machine.facts()
+    cores = facts["cores"]
     if options.quick:
-        keys, wanted = keys[:1], wanted[:1]
-    plans = {key: Plan(1, 1, 1, 2) if options.quick else SHORT[key] for key in keys}
+        keys, cores = keys[:1], 1
+    plans = {
+        key: Plan(warm_up=1, trials=1, block=1, repeats=2) if options.quick else SHORT[key]
+        for key in keys
+    }
     if options.repeats is not None:
         plans = {key: replace(plan, repeats=options.repeats) for key, plan in plans.items()}
-    pythons = dict.fromkeys([*ours, *dict.fromkeys(wanted)], sys.executable)
-    facts = machine.facts()
-    cores = 1 if options.quick else usable_cores()
     if not options.json:
         print(machine.in_words(facts))
     results = []
-    total = sum(plan.steps(pythons, cores) for plan in plans.values())
+    total = sum(1 + plan.steps(sides, cores) for plan in plans.values())
     with progress_bar(total, "bench", options.quiet) as update:
         done = 0
 
@@ -104,13 +98,8 @@ def execute(options: argparse.Namespace) -> int:
             done += 1
 
         for key, plan in plans.items():
-            with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as folder:
-                try:
-                    found = measure(WORKLOADS[key], plan, pythons, Path(folder), cores, tell)
-                except WorkerFailed as error:
-                    print(f"fedsteer: {error}", file=sys.stderr)
-                    return 1
-            results.append(found)
+            tell(f"({key}) making the data")
+            results.append(measure(make_work(WORKLOADS[key]), plan, sides, cores, tell))
             if not options.json:
                 print(f"\n{to_text(results[-1])}")
     if options.json:

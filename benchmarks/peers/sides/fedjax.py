@@ -1,25 +1,55 @@
 """FedJAX: its own `federated_averaging`, on one or more XLA devices of the CPU.
 
 One device is FedJAX's jit backend, several are its pmap backend, which trains a client on each.
-Clients hold their points in its `ClientDataset`, not shuffled, wherever an epoch is a whole number
-of batches: it lets a batch run over the end of an epoch, and the others do not. Images lie channels
-last, as XLA likes them; weights are turned into torch's layout at the end.
+If an epoch is a whole number of batches, clients hold their points in its `ClientDataset`, not
+shuffled. Otherwise its batches would run over the end of an epoch, unlike those of the other sides.
+Images have their channels last, as XLA prefers; weights are converted to torch's layout at the end.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from benchmarks.peers.protocol import Channel, Gate, Orders
 from numpy.typing import NDArray
 
-from fedsteer.bench.protocol import Channel, Gate
-from fedsteer.bench.sides import How
-from fedsteer.bench.work import Work
-from fedsteer.bench.workloads import Workload
+from fedsteer.bench.workloads import Work, Workload
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A dense layer (kernel 0) or a convolution, then its activation, then 2 x 2 pooling."""
+
+    size: int
+    activation: str = ""  # relu, tanh or none
+    kernel: int = 0
+    padding: int = 0
+    pool: bool = False
+
+
+LAYERS = {
+    "a": (Layer(64, "relu"), Layer(10)),
+    "b": (
+        Layer(16, "tanh", kernel=5, padding=2, pool=True),
+        Layer(24, "tanh", kernel=5, padding=2, pool=True),
+        Layer(32, "tanh", kernel=5, padding=2),
+        Layer(256, "tanh"),
+        Layer(84, "tanh"),
+        Layer(47),
+    ),
+    "c": (
+        Layer(32, "relu", kernel=3),
+        Layer(64, "relu", kernel=3, pool=True),
+        Layer(128, "relu"),
+        Layer(10),
+    ),
+}
+"""The networks of the workloads."""
 
 
 class StoredOrder:
@@ -45,10 +75,10 @@ class StoredOrder:
             yield from self.batches
 
 
-def run(work: Work, how: How, channel: Channel) -> None:
+def run(work: Work, orders: Orders, channel: Channel) -> None:
     """Rounds of FedJAX's FedAvg."""
-    flags = [f"--xla_force_host_platform_device_count={how.processes}"]
-    if how.threads == 1:
+    flags = [f"--xla_force_host_platform_device_count={orders.processes}"]
+    if orders.threads == 1:
         flags += ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
     os.environ["XLA_FLAGS"] = " ".join(flags)  # read when JAX is imported
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -57,8 +87,8 @@ def run(work: Work, how: How, channel: Channel) -> None:
     from fedjax.algorithms import fed_avg
 
     workload = work.workload
-    fedjax.set_for_each_client_backend("pmap" if how.processes > 1 else "jit")
-    images = np.ascontiguousarray(work.images().transpose(0, 2, 3, 1))
+    fedjax.set_for_each_client_backend("pmap" if orders.processes > 1 else "jit")
+    images = np.ascontiguousarray(work.images.transpose(0, 2, 3, 1))
     labels = work.labels.astype(np.int32)
     clients = []
     for client in range(workload.clients):
@@ -100,7 +130,7 @@ def make_loss(workload: Workload) -> Any:
 
     def loss(parameters: Any, batch: Any, key: Any) -> Any:
         values = batch["x"]
-        for layer, (weight, bias) in zip(workload.layers, parameters, strict=True):
+        for layer, (weight, bias) in zip(LAYERS[workload.key], parameters, strict=True):
             if layer.kernel:
                 values = jax.lax.conv_general_dilated(
                     values,
@@ -123,53 +153,64 @@ def make_loss(workload: Workload) -> Any:
     return loss
 
 
+@dataclass(frozen=True)
+class Shapes:
+    """Weight of a layer in torch's layout; image before it if it is the first dense layer."""
+
+    weight: tuple[int, ...]
+    image: tuple[int, int, int] | None = None
+
+
+def shapes(workload: Workload) -> list[Shapes]:
+    """Of every layer; each has one bias per output, too."""
+    channels, height, width = workload.shape
+    features = 0
+    found = []
+    for layer in LAYERS[workload.key]:
+        if layer.kernel:
+            found.append(Shapes((layer.size, channels, layer.kernel, layer.kernel)))
+            channels, change = layer.size, 2 * layer.padding - layer.kernel + 1
+            height, width = height + change, width + change
+            if layer.pool:
+                height, width = height // 2, width // 2
+        else:
+            image = None if features else (channels, height, width)
+            features = features or channels * height * width
+            found.append(Shapes((layer.size, features), image))
+            features = layer.size
+    return found
+
+
 def from_torch(workload: Workload, flat: NDArray[np.float32]) -> list[tuple[Any, Any]]:
     """(weight, bias) of every layer in JAX's layout."""
     found, start = [], 0
-    for index, (weight, bias) in enumerate(workload.parameter_shapes()):
-        size = int(np.prod(weight))
-        values = flat[start : start + size].reshape(weight)
-        start += size
-        inside = _image_before(workload, index)
-        if len(weight) == 4:
+    for shape in shapes(workload):
+        outputs = shape.weight[0]
+        end = start + int(np.prod(shape.weight))
+        values, bias = flat[start:end].reshape(shape.weight), flat[end : end + outputs]
+        if len(shape.weight) == 4:
             values = values.transpose(2, 3, 1, 0)
-        elif inside is not None:  # after the images: torch flattens channels first
-            values = values.reshape(-1, *inside).transpose(2, 3, 1, 0).reshape(-1, len(values))
+        elif shape.image is not None:  # torch flattens images with their channels first
+            values = values.reshape(outputs, *shape.image).transpose(2, 3, 1, 0)
+            values = values.reshape(-1, outputs)
         else:
             values = values.T
-        found.append((np.ascontiguousarray(values), flat[start : start + bias[0]]))
-        start += bias[0]
+        found.append((np.ascontiguousarray(values), bias))
+        start = end + outputs
     return found
 
 
 def to_torch(workload: Workload, parameters: list[tuple[Any, Any]]) -> NDArray[np.float32]:
     """The inverse of `from_torch`."""
     parts: list[NDArray[np.float32]] = []
-    for index, (values, bias) in enumerate(parameters):
-        weight, inside = np.asarray(values), _image_before(workload, index)
+    for (values, bias), shape in zip(parameters, shapes(workload), strict=True):
+        weight = np.asarray(values)
         if weight.ndim == 4:
             weight = weight.transpose(3, 2, 0, 1)
-        elif inside is not None:
-            channels, height, width = inside
+        elif shape.image is not None:
+            channels, height, width = shape.image
             weight = weight.reshape(height, width, channels, -1).transpose(3, 2, 0, 1)
         else:
             weight = weight.T
         parts += [weight.reshape(-1), np.asarray(bias)]
     return np.concatenate(parts)
-
-
-def _image_before(workload: Workload, index: int) -> tuple[int, int, int] | None:
-    """(channels, height, width) of what the first dense layer gets; None for any other layer."""
-    layers = workload.layers
-    if layers[index].kernel or (index and not layers[index - 1].kernel):
-        return None
-    if not index:
-        return workload.shape
-    channels = layers[index - 1].size
-    height, width = workload.shape[1:]
-    for layer in layers[:index]:
-        shrink = 2 * layer.padding - layer.kernel + 1
-        height, width = height + shrink, width + shrink
-        if layer.pool:
-            height, width = height // 2, width // 2
-    return channels, height, width

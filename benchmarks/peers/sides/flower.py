@@ -1,8 +1,8 @@
-"""Flower: apps of the Message API on its simulation engine with ray, FedAvg as it comes.
+"""Flower: apps of the Message API on its simulation engine with ray, stock FedAvg.
 
 A round is what Flower's `Strategy.start` does between two calls of `configure_train`: messages to
-the nodes, ClientApps in ray actors, replies, aggregation. The ServerApp names the client whose data
-a node shall train on, so that everybody has the same cohort; actors load the data once.
+the nodes, ClientApps in ray actors, replies, aggregation. The ServerApp tells each node whose data
+to train on, so that the cohort is the same as on the other sides; actors load the data once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.peers.protocol import Channel, Gate, Orders, load_work
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common import MessageType
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsteer.bench.networks import put_weights, torch_module
-from fedsteer.bench.protocol import Channel, Gate
-from fedsteer.bench.sides import How
-from fedsteer.bench.sides.plain import train
-from fedsteer.bench.work import Work, load_work
+from fedsteer.bench.networks import put_weights
+from fedsteer.bench.sides import ENDLESS, train
+from fedsteer.bench.workloads import Work
 
-NEVER = 1_000_000_000
 FOLDER, THREADS = "FEDSTEER_BENCH_FOLDER", "FEDSTEER_BENCH_THREADS"
 
 client_app = ClientApp()
@@ -44,8 +42,8 @@ def _loaded() -> tuple[Work, torch.nn.Module, torch.Tensor, torch.Tensor]:
     """Once in every actor."""
     torch.set_num_threads(int(os.environ[THREADS]))
     work = load_work(Path(os.environ[FOLDER]))
-    images, labels = torch.from_numpy(work.images()), torch.from_numpy(work.labels)
-    return work, torch_module(work.workload), images, labels
+    images, labels = torch.from_numpy(work.images), torch.from_numpy(work.labels)
+    return work, work.workload.network().factory(), images, labels
 
 
 @client_app.train()
@@ -77,7 +75,7 @@ class Watched(FedAvg):
         )
 
     def weights(self) -> Any:
-        """In torch's order; only parameters, and all of them, are in the records."""
+        """In torch's order; the records hold all parameters and nothing else."""
         assert self.latest is not None
         values = self.latest.to_torch_state_dict().values()
         return np.concatenate([value.numpy().reshape(-1) for value in values])
@@ -99,11 +97,11 @@ class Watched(FedAvg):
         return messages
 
 
-def run(work: Work, how: How, channel: Channel) -> None:
+def run(work: Work, orders: Orders, channel: Channel) -> None:
     """Flower's own loop."""
     os.environ |= {
-        FOLDER: str(how.folder),
-        THREADS: str(how.threads),
+        FOLDER: str(orders.folder),
+        THREADS: str(orders.threads),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
@@ -113,15 +111,15 @@ def run(work: Work, how: How, channel: Channel) -> None:
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        module = torch_module(work.workload)
+        module = work.workload.network().factory()
         put_weights(module, work.initial)
         start = ArrayRecord(module.state_dict())
         try:
-            Watched(work, channel).start(grid, start, num_rounds=NEVER)
+            Watched(work, channel).start(grid, start, num_rounds=ENDLESS)
         except Over:
             return
 
-    cores = max(how.threads, how.processes)
+    cores = max(orders.threads, orders.processes)
     try:
         run_simulation(
             server_app,
@@ -129,10 +127,10 @@ def run(work: Work, how: How, channel: Channel) -> None:
             num_supernodes=work.workload.clients,
             backend_config={
                 "init_args": {"address": "local", "num_cpus": cores},
-                "client_resources": {"num_cpus": how.threads, "num_gpus": 0.0},
+                "client_resources": {"num_cpus": orders.threads, "num_gpus": 0.0},
             },
         )
     except BaseException:
-        # The thread of the ServerApp still waits at the gate and would keep us here for ever.
+        # The ServerApp's thread still waits at the gate and would keep this process alive.
         traceback.print_exc()
         os._exit(1)

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import torch
+from benchmarks.peers.protocol import Channel, Gate, Orders
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -23,16 +24,13 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsteer.bench.networks import put_weights, take_weights, torch_module
-from fedsteer.bench.protocol import Channel, Gate
-from fedsteer.bench.sides import How
-from fedsteer.bench.work import Work
-
-NEVER = 1_000_000_000
+from fedsteer.bench.networks import put_weights, take_weights
+from fedsteer.bench.sides import ENDLESS
+from fedsteer.bench.workloads import Work
 
 
-class Trained(nn.Module):  # type: ignore[misc]
-    """The module with the two methods that pfl asks for."""
+class Trained(nn.Module):
+    """The module with the two methods that pfl requires."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -51,14 +49,14 @@ class Trained(nn.Module):  # type: ignore[misc]
         return {}
 
 
-class AtTheGate(TrainingProcessCallback):  # type: ignore[misc]
+class AtTheGate(TrainingProcessCallback):
     """Waits before the first round and after every round."""
 
     def __init__(self, gate: Gate) -> None:
         self.gate, self.over = gate, False
 
     def on_train_begin(self, *, model: Any) -> Metrics:
-        """Before the first round; one is always asked for."""
+        """Before the first round, which pfl always runs."""
         self.over = not self.gate.next_round()
         return Metrics()
 
@@ -69,13 +67,13 @@ class AtTheGate(TrainingProcessCallback):  # type: ignore[misc]
         return self.over or not self.gate.next_round(), Metrics()
 
 
-def run(work: Work, how: How, channel: Channel) -> None:
+def run(work: Work, orders: Orders, channel: Channel) -> None:
     """pfl's own loop."""
-    torch.set_num_threads(how.threads)
+    torch.set_num_threads(orders.threads)
     workload = work.workload
-    module = torch_module(workload)
+    module = workload.network().factory()
     put_weights(module, work.initial)
-    images, labels = torch.from_numpy(work.images()), torch.from_numpy(work.labels)
+    images, labels = torch.from_numpy(work.images), torch.from_numpy(work.labels)
     users = [
         PyTorchTensorDataset((images[own], labels[own]), user_id=str(client))
         for client in range(workload.clients)
@@ -91,17 +89,17 @@ def run(work: Work, how: How, channel: Channel) -> None:
         Trained(module), torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
     )
     data = FederatedDataset(users.__getitem__, next_user)
-    rank = torch.distributed.get_rank() if how.processes > 1 else 0
+    rank = torch.distributed.get_rank() if orders.processes > 1 else 0
     gate = Gate(
         channel if rank == 0 else None,
         lambda: take_weights(module),
-        share=_share if how.processes > 1 else lambda number: number or 0,
+        share=_share if orders.processes > 1 else lambda number: number or 0,
         version=f"pfl {version('pfl')}, torch {torch.__version__}",
     )
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=NEVER,
-            evaluation_frequency=NEVER,
+            central_num_iterations=ENDLESS,
+            evaluation_frequency=ENDLESS,
             train_cohort_size=workload.cohort,
             val_cohort_size=0,
         ),
@@ -118,7 +116,7 @@ def run(work: Work, how: How, channel: Channel) -> None:
 
 
 def _share(number: int | None) -> int:
-    """The first process says how long the next block is."""
+    """The first process decides how long the next block is."""
     told = torch.tensor([number or 0])
     torch.distributed.broadcast(told, src=0)
     return int(told)

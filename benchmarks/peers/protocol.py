@@ -1,11 +1,14 @@
-"""A worker's side of the talk: one command a line in, one line of JSON out.
+"""What passes between the measuring process and its workers: files, commands, answers.
 
-    rounds N        do the next N rounds and say how many seconds they took
+The work lies in a folder that every worker reads. A command is a line on standard input, an answer
+a line of JSON on standard output:
+
+    rounds N        do the next N rounds; answers with the seconds they took
     weights FILE    write the weights as they are now
     end             stop
 
-Whoever owns the loop, we or the library, calls `Gate.next_round` before every round. Between two
-blocks it waits there for a command, blocked in a read, so that idle workers take no time.
+Whoever owns the training loop, our code or the library, calls `Gate.next_round` before every round.
+Between two blocks it waits there, blocked in a read, so that idle workers take no time.
 """
 
 from __future__ import annotations
@@ -14,13 +17,42 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.bench.workloads import Work, Workload
+
 Weights = Callable[[], NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a worker is told when it starts."""
+
+    side: str
+    folder: Path
+    threads: int
+    processes: int
+
+
+def save_work(work: Work, folder: Path) -> None:
+    """Write a workload with its data for the workers."""
+    arrays = {name: getattr(work, name) for name in ("pixels", "labels", "cohorts", "initial")}
+    np.savez(folder / "work.npz", **arrays)
+    (folder / "workload.json").write_text(json.dumps(asdict(work.workload)))
+
+
+def load_work(folder: Path) -> Work:
+    """Read it back."""
+    table = json.loads((folder / "workload.json").read_text())
+    workload = Workload(**(table | {"shape": tuple(table["shape"])}))
+    with np.load(folder / "work.npz") as arrays:
+        return Work(workload, **{name: arrays[name] for name in arrays.files})
 
 
 class Channel:
@@ -31,7 +63,7 @@ class Channel:
         os.dup2(2, 1)
 
     def receive(self) -> list[str]:
-        """The next command, in words; an end of input is the end."""
+        """The next command, in words; the end of the input is `end`."""
         return sys.stdin.readline().split() or ["end"]
 
     def send(self, **answer: Any) -> None:
@@ -42,9 +74,9 @@ class Channel:
 class Gate:
     """Lets rounds pass in blocks and times them.
 
-    `settle` waits for work that is still under way when a block ends (JAX returns early). `share`
-    tells the processes of one simulator how long the next block is: all of them call it with what
-    they know (None in those without a channel) and get the same number.
+    settle  waits for work that still runs when a block ends (JAX returns early)
+    share   tells all processes of a simulator how long the next block is: each calls it with what
+            it knows (None without a channel), and all get the same number
     """
 
     def __init__(

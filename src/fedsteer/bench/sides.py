@@ -1,0 +1,204 @@
+"""The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import fedsteer
+from fedsteer.bench.measure import Side, Variant, Weights
+from fedsteer.bench.networks import put_weights, take_weights
+from fedsteer.bench.workloads import Work, Workload
+from fedsteer.data import Dataset, who_holds_what
+from fedsteer.data.partition import partition_of
+from fedsteer.rules import make_rule
+from fedsteer.simulate.experiment import Experiment, Model, RunPlan
+from fedsteer.simulate.loop import Simulation
+from fedsteer.simulate.world import World, usable_cores
+from fedsteer.training import LocalTraining, TrainingData, choose_engine, make_engine
+from fedsteer.training.engines import choose_threads
+
+ENDLESS = 1_000_000_000
+
+
+@dataclass
+class InProcess:
+    """A contestant of this process: `round` does one round."""
+
+    round: Callable[[], object]
+    weights: Callable[[], Weights]
+    threads: int
+    facts: dict[str, Any]
+    settle: Callable[[], object] = lambda: None  # waits for what still runs on a GPU
+
+    def rounds(self, count: int) -> float:
+        """Do the next rounds; the seconds they took."""
+        torch.set_num_threads(self.threads)
+        began = perf_counter()
+        for _ in range(count):
+            self.round()
+        self.settle()
+        return perf_counter() - began
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+def start_fedsteer(work: Work, variant: Variant, device: str = "cpu") -> InProcess:
+    """`Simulation.round` with FedAvg: participation, plan, training, checked step, optimiser.
+
+    Nothing is evaluated and no records are written.
+    """
+    simulation = make_simulation(work, device, variant.threads)
+    engine, threads = simulation.world.engine.name, simulation.world.threads
+    return InProcess(
+        round=simulation.round,
+        weights=lambda: simulation.model.cpu().numpy(),
+        threads=threads,
+        facts={
+            "version": f"fedsteer {fedsteer.__version__}, torch {torch.__version__}",
+            "threads": f"{engine}, {threads} thread(s)",
+        },
+        settle=torch.cuda.synchronize if device != "cpu" else lambda: None,
+    )
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """The cohorts of a work as a participation process; the simulator counts rounds from 1."""
+
+    clients: int
+    probabilities: NDArray[np.float64]
+    cohorts: NDArray[np.int64]
+
+    def present(self, round: int) -> NDArray[np.int64]:
+        """The cohort."""
+        cohort: NDArray[np.int64] = self.cohorts[(round - 1) % len(self.cohorts)]
+        return cohort
+
+
+def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simulation:
+    """A simulation of this work, with FedAvg as the mean over participants."""
+    workload = work.workload
+    training = LocalTraining(
+        epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
+    )
+    network = workload.network()
+    network.module.to(device)
+    threads = threads or choose_threads(network, usable_cores())
+    torch.set_num_threads(threads)
+    images = torch.as_tensor(work.images, device=device)
+    labels = torch.as_tensor(work.labels, device=device)
+    points = np.arange(len(labels))
+    held = [points[work.own(client)] for client in range(workload.clients)]
+    partition = partition_of(held, work.labels)
+    data = TrainingData(images, labels, partition.indices, workload.classes)
+    odds = np.full(workload.clients, workload.cohort / workload.clients)
+    few = work.own(0)
+    world = World(
+        experiment=Experiment(
+            name=f"bench-{workload.key}",
+            model=Model(workload.model),
+            training=training,
+            run=RunPlan(rounds=ENDLESS, evaluate_every=ENDLESS, device=device, watch=[]),
+            rules=["fedavg"],
+        ),
+        seed=0,
+        dataset=Dataset(
+            name="bench",
+            train_images=work.pixels,
+            train_labels=work.labels,
+            test_images=work.pixels[few],
+            test_labels=work.labels[few],
+            classes=workload.classes,
+        ),
+        partition=partition,
+        holds=who_holds_what(partition, work.labels),
+        participation=Timetable(workload.clients, odds, work.cohorts),
+        reported=odds,
+        network=network,
+        engine=make_engine(choose_engine(network, device), network, data, training, 0),
+        threads=threads,
+        test_images=images[few],
+        test_labels=labels[few],
+        held_out=None,
+        label_groups={},
+    )
+    simulation = Simulation(world, make_rule("fedavg", average="participants"))
+    simulation.model = simulation.initial = torch.as_tensor(work.initial, device=device)
+    return simulation
+
+
+def start_plain(work: Work, variant: Variant) -> InProcess:
+    """What you would write first: nn.Module and torch.optim.SGD, client after client."""
+    torch.set_num_threads(variant.threads)
+    module = work.workload.network().factory()
+    put_weights(module, work.initial)
+    images, labels = torch.from_numpy(work.images), torch.from_numpy(work.labels)
+    parameters = list(module.parameters())
+    number = 0
+
+    def round() -> None:
+        nonlocal number
+        start = [parameter.detach().clone() for parameter in parameters]
+        total = [torch.zeros_like(value) for value in start]
+        cohort = work.cohort(number)
+        for client in cohort:
+            with torch.no_grad():
+                torch._foreach_copy_(parameters, start)
+            own = work.own(client)
+            train(module, images[own], labels[own], work.workload)
+            with torch.no_grad():
+                torch._foreach_add_(total, parameters)
+        with torch.no_grad():
+            torch._foreach_div_(total, float(len(cohort)))
+            torch._foreach_copy_(parameters, total)
+        number += 1
+
+    return InProcess(
+        round=round,
+        weights=lambda: take_weights(module),
+        threads=variant.threads,
+        facts={"version": f"torch {torch.__version__}"},
+    )
+
+
+def train(module: nn.Module, images: Tensor, labels: Tensor, workload: Workload) -> None:
+    """The epochs of one client, batches in stored order."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=workload.rate)
+    for _ in range(workload.epochs):
+        batches = zip(images.split(workload.batch), labels.split(workload.batch), strict=True)
+        for some, targets in batches:
+            optimiser.zero_grad()
+            F.cross_entropy(module(some), targets).backward()
+            optimiser.step()
+
+
+def one_or_all(cores: int) -> list[Variant]:
+    """One thread, and a thread per core."""
+    all_cores = [Variant(f"{cores} threads", cores)] if cores > 1 else []
+    return [Variant("1 thread", 1), *all_cores]
+
+
+def own_choice(cores: int) -> list[Variant]:
+    """As in a run of the simulator: on a GPU there is nothing to try."""
+    return [Variant("its own choice", 0)]
+
+
+SIDES = {
+    side.name: side
+    for side in (
+        Side("fedsteer", "fedsteer", start_fedsteer, one_or_all),
+        Side("fedsteer-gpu", "fedsteer, GPU", partial(start_fedsteer, device="cuda"), own_choice),
+        Side("plain", "plain PyTorch loop", start_plain, one_or_all),
+    )
+}
