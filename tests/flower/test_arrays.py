@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedAvg, FedProx, FedSteer, Scaffold
+from fedsteer.flower.asking import CORRECTION
 from fedsteer.flower.client import (
     add_correction,
     correction,
@@ -20,8 +21,7 @@ from fedsteer.flower.client import (
     proximal_strength,
     sent_parameters,
 )
-from fedsteer.flower.layout import Layout, Malformed, averaged
-from fedsteer.flower.payload import CORRECTION
+from fedsteer.flower.model import Layout, Malformed, averaged
 from tests.flower.fake import FakeGrid, arrays, drifting, reply_with, values
 
 torch = pytest.importorskip("torch")
@@ -70,7 +70,7 @@ def test_a_state_dict_with_buffers() -> None:
     net().load_state_dict(state)
 
 
-def test_arrays_that_are_none_of_the_model_are_told() -> None:
+def test_arrays_that_the_model_does_not_have_are_refused() -> None:
     """SCAFFOLD without its correction would go unnoticed."""
     model = torch.nn.Linear(2, 1)
     unnamed = ArrayRecord([np.ones((1, 2), np.float32), np.ones(1, np.float32)])
@@ -78,7 +78,7 @@ def test_arrays_that_are_none_of_the_model_are_told() -> None:
     message = Message(content, dst_node_id=3, message_type="train")
     model(torch.ones(1, 2)).sum().backward()
     for helper in (add_correction, sent_parameters):
-        with pytest.raises(ConfigurationError, match="named '0', which is none of this model's"):
+        with pytest.raises(ConfigurationError, match="named '0', but the model has none"):
             helper(model, message)
 
 
@@ -113,7 +113,7 @@ def test_a_chosen_subset_is_steered_and_the_rest_averaged() -> None:
     strategy = FedSteer(steer="*lora*", server_rate=0.5, fraction_evaluate=0.0, norm_bound=None)
     grid = FakeGrid({1: drifting(1)})
     found = values(strategy.start(grid, arrays(**initial), num_rounds=1).arrays)
-    assert strategy.model.layout.dim == 2
+    assert strategy.run.model.layout.dim == 2
     np.testing.assert_allclose(found["body"], 0.1 * np.cos(np.arange(3) + 1), rtol=1e-6)
     np.testing.assert_allclose(found["lora.a"], 0.05 * np.cos(np.arange(2) + 1), rtol=1e-6)
 
@@ -129,8 +129,8 @@ def test_half_precision_models_keep_a_wide_master_copy() -> None:
     strategy = FedAvg(preset="paper", server_rate=0.1, fraction_evaluate=0.0)
     result = strategy.start(FakeGrid({1: client}), arrays(**initial), num_rounds=8)
     assert values(result.arrays)["w"].dtype == np.float16
-    np.testing.assert_allclose(strategy.model.vector, 100.05, rtol=1e-6)  # 8 steps of 0.00625
-    assert strategy.model.vector.dtype == np.float32
+    np.testing.assert_allclose(strategy.run.model.vector, 100.05, rtol=1e-6)  # 8 steps of 0.00625
+    assert strategy.run.model.vector.dtype == np.float32
 
 
 def test_lists_of_numpy_arrays() -> None:
@@ -144,7 +144,7 @@ def test_lists_of_numpy_arrays() -> None:
 def test_float64_models_stay_float64() -> None:
     strategy = FedSteer()
     strategy.start(FakeGrid({1: drifting(1)}), arrays(w=np.zeros(3)), num_rounds=1)
-    assert strategy.model.vector.dtype == np.float64
+    assert strategy.run.model.vector.dtype == np.float64
 
 
 def test_layouts() -> None:

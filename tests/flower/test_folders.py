@@ -14,7 +14,8 @@ import pytest
 from fedsteer import ConfigurationError
 from fedsteer.errors import DataError
 from fedsteer.flower import FedSteer, RuleStrategy
-from fedsteer.records import Run
+from fedsteer.records import Run, read_checkpoint, write_checkpoint
+from fedsteer.records.names import CHECKPOINT
 from tests.flower.drifting_clients import INITIAL, strategy_of, world
 from tests.flower.fake import arrays
 from tests.simulate.small import run_small, stopped_run
@@ -54,6 +55,17 @@ def test_a_run_of_the_simulator_is_not_written_over(tmp_path: Path) -> None:
     assert anew.start(world(), arrays(**INITIAL), num_rounds=1) and Run(finished).finished
 
 
+def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=1)
+    packed, saved = read_checkpoint(tmp_path / CHECKPOINT)
+    run = saved.pop("run")
+    totals = run["totals"] | {"trained": run.pop("trained"), "used": run.pop("used")}
+    write_checkpoint(tmp_path / CHECKPOINT, packed, saved | run | {"last": {}, "totals": totals})
+    with pytest.raises(DataError, match="not the checkpoint of a run of this version") as caught:
+        strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=2)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:
     def start(probabilities: object, rounds: int) -> RuleStrategy:
         strategy = strategy_of("fedavg", tmp_path, fraction_train=0.5, probabilities=probabilities)
@@ -63,7 +75,7 @@ def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> 
     start(0.5, 1)  # what "sampling" once wrote into checkpoints
     with pytest.raises(ConfigurationError, match=r"probabilities = 0\.5, not sampling"):
         start("sampling", 2)
-    assert start(0.5, 2).number == 2
+    assert start(0.5, 2).run.number == 2
 
 
 def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
@@ -77,7 +89,7 @@ def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
     start(1, fraction_train=0.25, probabilities="sampling")
     with pytest.raises(ConfigurationError, match="probabilities = sampling, not known"):
         start(2, known_probabilities={0: 0.5})
-    assert start(2, fraction_train=0.5, probabilities="sampling").number == 2
+    assert start(2, fraction_train=0.5, probabilities="sampling").run.number == 2
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
@@ -94,10 +106,10 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
         process.stdout.readline()
         strategy = FedSteer(folder=str(tmp_path))
         with pytest.raises(ConfigurationError, match="another process is still writing"):
-            strategy.store.load(patience=0.1)
+            strategy.run.store.load(patience=0.1)
         process.stdin.close()
-    assert strategy.store.load(patience=5.0) is None
-    strategy.store.close()
+    assert strategy.run.store.load(patience=5.0) is None
+    strategy.run.store.close()
 
 
 def test_nothing_is_written_without_a_folder(tmp_path: Path, monkeypatch: Any) -> None:

@@ -46,7 +46,7 @@ def test_a_restarted_node_keeps_its_coordinates_by_its_reported_id(tmp_path: Pat
     assert clients_of(tmp_path, 5) == {"client-1": "fresh", "client-2": "fresh"}
     late = [row for row in Run(tmp_path).clients if row["client"] == "client-2"]
     assert [row.get("staleness") for row in late] == [None, 1, 1, 1, 1]
-    assert again.rule.coordinates(again.state, ["client-2"]) is not None
+    assert again.rule.coordinates(again.run.state, ["client-2"]) is not None
 
 
 def test_keys_come_before_reported_ids_and_node_ids(tmp_path: Path) -> None:
@@ -84,14 +84,17 @@ def test_an_id_cannot_move_between_authenticated_nodes(tmp_path: Path) -> None:
     grid = FakeGrid({11: drifting(1), 12: drifting(2)}, keys)
     strategy = FedSteer(authenticated=True, folder=str(tmp_path))
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
-    before = strategy.state.copy()
+    before = strategy.run.state.copy()
     grid.answers, grid.offline = {12: drifting(1), 11: drifting(1)}, {11}
     again = FedSteer(authenticated=True, folder=str(tmp_path))
     again.start(grid, arrays(**INITIAL), num_rounds=2)
     assert clients_of(tmp_path, 2) == {key_name(b"key of two"): "failed"}
     assert "belongs to another key" in reasons_of(tmp_path, 2)[key_name(b"key of two")]
     name = [key_name(b"key of one")]
-    old, new = strategy.rule.coordinates(before, name), again.rule.coordinates(again.state, name)
+    old, new = (
+        strategy.rule.coordinates(before, name),
+        again.rule.coordinates(again.run.state, name),
+    )
     assert old is not None and new is not None
     np.testing.assert_array_equal(old, new)
 
@@ -280,7 +283,7 @@ def test_nodes_without_a_name_that_are_gone_are_told_of_at_every_start(
     (begun,) = told(11, 2)
     assert "not online" not in begun
     (resumed,) = told(21, 4)
-    assert "2 that earlier rounds knew so are not online (node-11, node-12)" in resumed
+    assert "2 from earlier rounds are not online (node-11, node-12)" in resumed
     assert "strategy.leave" in resumed
 
 

@@ -30,7 +30,7 @@ def test_the_loop_of_flower_itself_drives_the_strategy_too(tmp_path: Path) -> No
     ours = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
     np.testing.assert_array_equal(values(theirs.arrays)["w"], values(ours.arrays)["w"])
     assert len(Run(tmp_path).rounds) == 3
-    strategy.store.close()
+    strategy.run.store.close()
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -42,7 +42,7 @@ def test_another_loop_cannot_go_on_from_a_checkpoint(wrapped: bool, tmp_path: Pa
         noisy = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
         driven = noisy if wrapped else strategy
         Strategy.start(driven, world(), initial, num_rounds=2, train_config=ConfigRecord())
-        strategy.store.close()
+        strategy.run.store.close()
 
     start()
     before = [(tmp_path / name).read_bytes() for name in FILES]
@@ -108,11 +108,11 @@ def test_what_a_wrapper_makes_of_the_model_is_the_model(in_place: bool) -> None:
 def test_another_loop_waits_for_nodes_as_ours_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fedsteer.flower.asking.time.sleep", lambda seconds: None)
     strategy = FedSteer(folder=tmp_path, min_available_nodes=2, registration_timeout=0.2)
     with pytest.raises(ConfigurationError, match="0 of 2 nodes had registered"):
         Strategy.start(strategy, FakeGrid({}), arrays(**INITIAL), num_rounds=2)
-    assert strategy.store._records is None  # others may have the folder
+    assert strategy.run.store.records is None  # others may have the folder
     grid = world()
     grid.offline, looks = set(grid.answers), []
 
@@ -121,7 +121,7 @@ def test_another_loop_waits_for_nodes_as_ours_does(
         if len(looks) == 3:
             grid.offline.clear()
 
-    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", appear)
+    monkeypatch.setattr("fedsteer.flower.asking.time.sleep", appear)
     strategy = FedSteer(min_available_nodes=4, registration_timeout=60.0)
     result = Strategy.start(strategy, grid, arrays(**INITIAL), num_rounds=1)
     assert result.train_metrics_clientapp[1]["fedsteer-active"] > 0 and len(looks) == 3

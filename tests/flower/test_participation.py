@@ -15,7 +15,8 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.replies import brief, weighted_metrics
+from fedsteer.flower.metrics import weighted_metrics
+from fedsteer.flower.replies import brief
 from fedsteer.records import Run
 from fedsteer.records.files import read_json
 from tests.flower.fake import (
@@ -105,7 +106,7 @@ def test_a_round_without_any_reply_keeps_the_model_and_goes_on(
     strategy = FedAvg(fraction_evaluate=0.0)
     result = strategy.start(grid, arrays(**INITIAL), num_rounds=3)
     np.testing.assert_array_equal(values(result.arrays)["w"], INITIAL["w"])
-    assert strategy.number == 3
+    assert strategy.run.number == 3
     assert result.train_metrics_clientapp[2]["fedsteer-failed"] == 2
     told = "no reply in 3 rounds could be used: the model is the one that it began with"
     assert told in caplog.text
@@ -172,7 +173,7 @@ def test_the_first_registration_is_waited_for_with_a_limit_and_a_message() -> No
 
 def test_it_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = FakeGrid({11: drifting(1)}, offline={11})
-    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", lambda seconds: grid.offline.clear())
+    monkeypatch.setattr("fedsteer.flower.asking.time.sleep", lambda seconds: grid.offline.clear())
     FedSteer(registration_timeout=60).start(grid, arrays(**INITIAL), num_rounds=1)
     assert grid.asked == [[11], [11]]
 
@@ -186,7 +187,7 @@ def test_rounds_are_not_wasted_while_nobody_is_online(monkeypatch: pytest.Monkey
         if len(naps) == 3:
             grid.offline.clear()
 
-    monkeypatch.setattr("fedsteer.flower.nodes.time.sleep", nap)
+    monkeypatch.setattr("fedsteer.flower.asking.time.sleep", nap)
     grid.before = lambda sends: grid.offline.add(11) if sends == 1 else None
     FedSteer().start(grid, arrays(**INITIAL), num_rounds=2, timeout=600)
     assert len(naps) == 3 and grid.asked == [[11], [11], [11], [11]]
@@ -198,7 +199,7 @@ def test_an_empty_world_costs_a_round_its_time_limit_and_no_more() -> None:
     began = time.monotonic()
     strategy = FedSteer(fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=3, timeout=0.2)
-    assert strategy.number == 3 and 0.3 < time.monotonic() - began < 5
+    assert strategy.run.number == 3 and 0.3 < time.monotonic() - began < 5
 
 
 def test_known_probabilities_are_used_and_strangers_to_them_are_not(tmp_path: Path) -> None:
@@ -283,7 +284,7 @@ def test_a_refused_round_counts_what_was_sent(
     strategy = FedSteer(**options)
     monkeypatch.setattr(strategy.rule, "step", refuse)
     grid = FakeGrid({1: drifting(1), 2: drifting(2)})
-    strategy.identities.names = {1: "client-1", 2: "client-2"}
+    strategy.run.identities.names = {1: "client-1", 2: "client-2"}
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
     (row,) = Run(tmp_path).rounds
     assert row["phase"] == ("warm-up" if warm_up else "train")

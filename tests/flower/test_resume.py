@@ -117,7 +117,7 @@ def test_a_metrics_function_that_raises_costs_no_round(
     for number in (1, 2) if which == "train" else (1, 1):  # evaluation is done again
         with pytest.raises(KeyError, match="no such metric"):
             strategy.start(world(), arrays(**INITIAL), num_rounds=4)
-        assert strategy.number == number
+        assert strategy.run.number == number
     if same:
         setattr(strategy, f"{which}_metrics", mean)
     else:
@@ -136,7 +136,7 @@ def test_a_metrics_function_that_raises_costs_no_round_without_a_folder() -> Non
     for number in (1, 2, 3):
         with pytest.raises(KeyError, match="no such metric"):
             strategy.start(world(), arrays(**INITIAL), num_rounds=3)
-        assert strategy.number == number
+        assert strategy.run.number == number
     whole = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
     done = strategy.start(world(), arrays(**INITIAL), num_rounds=3)
     np.testing.assert_array_equal(values(done.arrays)["w"], values(whole.arrays)["w"])
@@ -184,7 +184,7 @@ def test_a_second_start_goes_on_from_the_last_checkpoint(
 ) -> None:
     """The first one ended in the middle of a round: memory is ahead of the disk, or torn."""
     strategy = strategy_of("fedsteer", tmp_path / "broken")
-    place, name = (strategy, "_record") if where == "recording" else (strategy.store, "save")
+    place, name = (strategy.run, "record") if where == "recording" else (strategy.run.store, "save")
     real, calls = getattr(place, name), iter(range(1, 100))
 
     def fails(*given: Any) -> None:
@@ -204,18 +204,18 @@ def test_a_second_start_without_a_folder_goes_on_from_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strategy = make_strategy("fedsteer", core_size=2)
-    real, calls = strategy._record, iter(range(1, 100))
+    real, calls = strategy.run.record, iter(range(1, 100))
 
     def fails(*given: Any) -> None:
         real(*given)
         if next(calls) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(strategy, "_record", fails)
+    monkeypatch.setattr(strategy.run, "record", fails)
     with pytest.raises(KeyboardInterrupt):
         strategy.start(world(), arrays(**INITIAL), num_rounds=4)
     strategy.start(world(), arrays(**INITIAL), num_rounds=4)
-    assert strategy.number == 4
+    assert strategy.run.number == 4
 
 
 def test_runs_of_different_length_are_no_seeds_of_one(tmp_path: Path) -> None:

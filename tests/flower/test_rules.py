@@ -118,7 +118,7 @@ def test_same_replies_give_the_arrays_of_the_rule(rule: str, preset: str) -> Non
         **options,
     )
     # A first message to everybody tells who they are, as an earlier run would have.
-    strategy.identities.names = {1000 + c: f"client-{c}" for c in range(CLIENTS)}
+    strategy.run.identities.names = {1000 + c: f"client-{c}" for c in range(CLIENTS)}
     result = strategy.start(grid, arrays(**INITIAL), num_rounds=ROUNDS)
 
     made = {"probabilities": "shrunk", "bad_clients": "drop"} | options

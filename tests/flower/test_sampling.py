@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer.flower import FedAvg, FedSteer
-from fedsteer.flower.nodes import sample
+from fedsteer.flower.asking import sample
 from fedsteer.records import Run
 from tests.flower.fake import FakeGrid, arrays, drifting
 

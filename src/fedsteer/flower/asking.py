@@ -1,116 +1,152 @@
-"""What a round asked of whom, and the `Round` that the replies make of it."""
+"""What is asked: which nodes take part in a round, and what each of them is sent."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from logging import INFO, getLogger
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from fedsteer.flower.model import GlobalModel
+from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError
+from fedsteer.flower.model import GlobalModel, to_named, to_record
 from fedsteer.flower.options import StrategyOptions
-from fedsteer.flower.payload import write_content
-from fedsteer.flower.replies import Reply, size_of
-from fedsteer.rules import Round, Rule
-from fedsteer.rules.algorithm import Requests
-from fedsteer.steering.roster import ClientId
-from fedsteer.steering.state import State
+from fedsteer.rules import Requests
+
+log = getLogger("flwr").log
+CORRECTION = "correction"
+"""Name of the second array record that SCAFFOLD's clients receive: c - c_i."""
+
+
+# -- nodes ------------------------------------------------------------------------------------
+
+
+def nodes_online(grid: Grid) -> dict[int, bytes]:
+    """Nodes that are online now, and their public keys (empty if Flower has none)."""
+    return {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
+
+
+def await_nodes(grid: Grid, wanted: int, seconds: float, pause: float = 1.0) -> dict[int, bytes]:
+    """Wait until `wanted` nodes are online or the time is up; return those that are."""
+    deadline, online = time.monotonic() + seconds, nodes_online(grid)
+    announced = -1
+    while len(online) < wanted and (left := deadline - time.monotonic()) > 0:
+        if len(online) != announced:
+            announced = len(online)
+            log(INFO, "fedsteer: waiting up to %.0f s: %s of %s nodes", left, announced, wanted)
+        time.sleep(min(pause, left))
+        online = nodes_online(grid)
+    return online
+
+
+def await_registration(grid: Grid, options: StrategyOptions) -> None:
+    """Wait for `min_available_nodes`, before the first round only."""
+    wanted, limit = options.min_available_nodes, options.registration_timeout
+    count = len(await_nodes(grid, wanted, limit))
+    if count < wanted:
+        raise ConfigurationError(
+            f"{count} of {wanted} nodes had registered after {limit:g} seconds; start "
+            "SuperNodes, or change min_available_nodes or registration_timeout"
+        )
+
+
+def sample(
+    clients: Mapping[int, str], fraction: float, least: int, seed: int, number: int, purpose: str
+) -> list[int]:
+    """Draw a fraction of the nodes: a function of the seed, the round and who is online."""
+    order = sorted(clients, key=lambda node: (clients[node], node))
+    if fraction <= 0:
+        return []
+    count = min(max(least, 1, round(fraction * len(order))), len(order))
+    if count == len(order):
+        return order
+    draw = generator(seed, f"sample for {purpose}", round=number)
+    return [order[i] for i in sorted(draw.choice(len(order), count, replace=False).tolist())]
+
+
+# -- messages ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Asked:
-    """A round that is under way."""
+    """A round that has been sent out and not been answered yet."""
 
-    online: set[int]
-    share: float  # of the nodes online, chosen to train
     requests: Requests
-    names: dict[int, str] = field(default_factory=dict)  # node -> client it is thought to be
-    sent: dict[int, NDArray[Any]] = field(default_factory=dict)  # node -> its steered vector
+    online: set[int]
+    share: float  # of the nodes online that was sampled
+    clients: dict[int, str]  # node -> the client it is taken for
     messages: list[Message] = field(default_factory=list)
-
-    def chosen(self, everyone: Mapping[int, str], nodes: Collection[int]) -> dict[int, str]:
-        """Who is asked for anything: of these nodes whoever is wanted, and who is to refresh."""
-        wanted, refreshed = set(self.requests.everyone), set(self.requests.refresh)
-        return {
-            node: name
-            for node, name in everyone.items()
-            if name in wanted and (node in nodes or name in refreshed)
-        }
-
-    def contents(
-        self,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        model: GlobalModel,
-        options: StrategyOptions,
-    ) -> Iterator[tuple[int, RecordDict]]:
-        """What each of `names` is sent; `sent` keeps the part that is steered."""
-        as_sent = model.flat(arrays)
-        for node, name in self.names.items():
-            given = self.requests, arrays, config, model.layout, model.rest, options
-            start, content = write_content(name, *given)
-            self.sent[node] = as_sent if start is arrays else model.flat(start)
-            yield node, content
+    sent: dict[int, NDArray[Any]] = field(default_factory=dict)  # node -> its steered vector
 
     @property
     def bytes(self) -> int:
-        """Of all arrays that were sent."""
-        return sum(size_of(message.content) for message in self.messages)
+        """Size of all arrays that were sent."""
+        return sum(array_bytes(message.content) for message in self.messages)
+
+    @property
+    def personal(self) -> bool:
+        """Whether what is sent depends on who receives it."""
+        return bool(self.requests.each) or "control" in self.requests.shared
 
 
-def personal(
-    asked: Asked, usable: Mapping[int, Reply], rule: Rule, state: State, number: int
-) -> set[ClientId]:
-    """Clients whose message was, or would have been, like no other's."""
-    mistaken = [reply.client for node, reply in usable.items() if reply.client != asked.names[node]]
-    return {*asked.requests.each, *rule.plan(state, number, mistaken).each}
+def choose(
+    clients: Mapping[int, str], sampled: Collection[int], requests: Requests
+) -> dict[int, str]:
+    """The nodes to ask: sampled ones if the rule wants them, and any that are to refresh."""
+    wanted, refreshed = set(requests.everyone), set(requests.refresh)
+    return {
+        node: client
+        for node, client in clients.items()
+        if client in wanted and (node in sampled or client in refreshed)
+    }
 
 
-def make_round(
-    number: int,
-    usable: Mapping[int, Reply],
+def write_messages(
     asked: Asked,
-    rule: Rule,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    model: GlobalModel,
     options: StrategyOptions,
-    sampling: bool,
-    model: NDArray[Any],
-    left: Collection[str],
-) -> Round:
-    """What the rule has to know.
-
-    sampling   probabilities are the share that was asked
-    left       clients that left for good once; whoever comes back is a newcomer
-    """
-    replies = list(usable.values())
-    clients = [reply.client for reply in replies]
-    known = options.known_probabilities
-    # nan for a client nobody knows the probability of: the rule drops it
-    probabilities = None if known is None else [known.get(client, np.nan) for client in clients]
-    refreshed = [usable[n].client for n in usable if asked.names[n] in asked.requests.refresh]
-    starts = [asked.sent[node] for node in usable] if "starts" in rule.needs else []
-    return Round(
-        number=number,
-        clients=clients,
-        updates=[reply.update for reply in replies],
-        probabilities=[asked.share] * len(clients) if sampling else probabilities,
-        sizes=_sizes(replies, options.population, left),
-        steps=[r.steps for r in replies] if replies and "steps" in rule.needs else None,
-        starts=np.stack(starts) if starts else None,
-        model=model,
-        refresh=refreshed or None,
-    )
+    timeout: float | None,
+) -> None:
+    """Write a message for each client of `asked`; most of them share one model."""
+    shared = asked.requests.shared
+    global_vector = model.layout.flatten(to_named(arrays))
+    for node, client in asked.clients.items():
+        own = asked.requests.each.get(client, {})
+        start, vector = arrays, global_vector
+        if "start" in own:
+            start = to_record(model.layout.unflatten(own["start"], model.rest))
+            vector = model.layout.flatten(to_named(start))  # as rounded to the model's precision
+        settings = ConfigRecord(dict(config))
+        if "proximal" in shared:
+            settings["proximal-mu"] = float(shared["proximal"])
+        content = RecordDict({options.arrayrecord_key: start, options.configrecord_key: settings})
+        if "control" in shared:
+            correction = shared["control"] - own.get("control", 0.0)
+            zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
+            content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
+        asked.sent[node] = vector
+        asked.messages.append(write_message(content, node, MessageType.TRAIN, timeout))
 
 
-def _sizes(
-    replies: Sequence[Reply], population: Mapping[int | str, float] | None, left: Collection[str]
-) -> list[float] | None:
-    """Data points by what replies say, or by the population, which the rule knows but for whoever
-    left and is back; strangers to it have no size (nan), and are dropped."""
-    if population is None:
-        return [reply.size for reply in replies] if replies else None
-    if not any(reply.client in left for reply in replies):
-        return None
-    return [population.get(reply.client, np.nan) for reply in replies]
+def write_message(content: RecordDict, node: int, kind: str, timeout: float | None) -> Message:
+    """A message that expires with its round, so that no client works on an old one."""
+    return Message(content, node, kind, ttl=None if timeout is None else float(timeout))
+
+
+def array_bytes(content: RecordDict) -> int:
+    """Size of all arrays of a message."""
+    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
+
+
+def ask(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
+    """Send messages and return the replies that arrive in time."""
+    wanted = list(messages)
+    return grid.send_and_receive(wanted, timeout=timeout) if wanted else []  # [] is refused

@@ -1,11 +1,11 @@
-"""What clients need for the two rules that change local training, and for telling who they are.
+"""What clients need to report who they are, and for the two rules that change local training.
 
+identity:  ClientApp(mods=[report_identity]) sends the node's partition id along
 FedProx:   add `proximal_penalty(model, message, sent)` to the loss
 SCAFFOLD:  call `add_correction(model, message)` between backward() and step(), report "num-steps"
-identity:  ClientApp(mods=[report_identity]) sends the partition id of the node along
 
-All other rules need nothing; FedAWE's clients simply receive the model they go on from. Clients
-without torch take `proximal_strength(message)` and `correction(message)`.
+All other rules need nothing; FedAWE's clients receive the model they go on from as usual. Without
+torch, use `proximal_strength(message)` and `correction(message)`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.flower.payload import CORRECTION, to_named
+from fedsteer.flower.asking import CORRECTION
+from fedsteer.flower.model import to_named
 
 
 def report_identity(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
-    """A client mod: the node's "client-id" or "partition-id" travels with every reply."""
+    """A client mod that adds the node's "client-id" or "partition-id" to every reply."""
     reply = call_next(message, context)
     name = context.node_config.get("client-id", context.node_config.get("partition-id"))
     if name is not None and reply.has_content():
@@ -32,7 +33,7 @@ def report_identity(
 
 
 def proximal_strength(message: Message) -> float:
-    """FedProx's mu; 0 where none was sent."""
+    """FedProx's mu; 0 if the message has none."""
     for record in message.content.config_records.values():
         value = record.get("proximal-mu")
         if isinstance(value, (int, float)):
@@ -41,10 +42,9 @@ def proximal_strength(message: Message) -> float:
 
 
 def proximal_penalty(model: Any, message: Message, sent: Sequence[Any]) -> Any:
-    """(mu / 2) |w - w_sent|^2 for a torch module; 0 where no mu was sent.
+    """(mu / 2) |w - w_sent|^2 for a torch module; 0 if the message has no mu.
 
-    `sent` are the parameters at the start of training: `sent_parameters(model, message)`, made
-    once.
+    `sent` are the parameters before training. Make them once: `sent_parameters(model, message)`.
     """
     strength = proximal_strength(message)
     if not strength:
@@ -54,11 +54,13 @@ def proximal_penalty(model: Any, message: Message, sent: Sequence[Any]) -> Any:
 
 
 def sent_parameters(model: Any, message: Message) -> list[Any]:
-    """The parameters of the message, in the order of `model.parameters()`; those that were not sent
-    (frozen ones, say) as they are."""
+    """The message's parameters in the order of `model.parameters()`.
+
+    Parameters that were not sent, such as frozen ones, are taken from the model.
+    """
     records = message.content.array_records.items()
     sent = next(record for name, record in records if name != CORRECTION)
-    _refuse_strangers(model, sent)
+    _refuse_unknown_names(model, sent)
     return [
         _tensor(sent, name, parameter) if name in sent else parameter.detach().clone()
         for name, parameter in model.named_parameters()
@@ -66,7 +68,7 @@ def sent_parameters(model: Any, message: Message) -> list[Any]:
 
 
 def correction(message: Message) -> dict[str, NDArray[Any]] | None:
-    """SCAFFOLD's c - c_i by the names of the model's arrays; None where nothing was sent."""
+    """SCAFFOLD's c - c_i by array names; None if the message has none."""
     record = message.content.array_records.get(CORRECTION)
     return None if record is None else to_named(record)
 
@@ -76,20 +78,20 @@ def add_correction(model: Any, message: Message) -> None:
     record = message.content.array_records.get(CORRECTION)
     if record is None:
         return
-    _refuse_strangers(model, record)
+    _refuse_unknown_names(model, record)
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and name in record:
             parameter.grad.add_(_tensor(record, name, parameter))
 
 
-def _refuse_strangers(model: Any, record: ArrayRecord) -> None:
-    """A name that this model does not have would silently be trained without."""
-    every = {"remove_duplicate": False}  # of weights that are tied, a state_dict has both names
+def _refuse_unknown_names(model: Any, record: ArrayRecord) -> None:
+    """A misnamed array would be ignored without a word."""
+    every = {"remove_duplicate": False}  # a state_dict has both names of tied weights
     known = {name for name, _ in model.named_parameters(**every)}
     known |= {name for name, _ in model.named_buffers(**every)}
-    if strangers := [name for name in record if name not in known]:
+    if unknown := [name for name in record if name not in known]:
         raise ConfigurationError(
-            f"the message has an array named {strangers[0]!r}, which is none of this model's"
+            f"the message has an array named {unknown[0]!r}, but the model has none of that name"
         )
 
 

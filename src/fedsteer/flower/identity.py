@@ -1,17 +1,16 @@
-"""Who a reply comes from, so that coordinates are never attached to the wrong client.
+"""Which client a reply comes from, so that coordinates never go to the wrong one.
 
-Node ids of Flower are random: they change when an unkeyed SuperNode restarts and in every new
-simulation. In this order a client is known by
+Flower's node ids are random: they change when an unkeyed SuperNode restarts and in every new
+simulation. A client is therefore known by the first of these that it has:
 
-    key-...      its public key, where SuperNodes are authenticated: stable whatever restarts
-    client-...   the id it reports: a name or number of its own, such as its partition; one that
-                 begins so already is taken as it is
-    node-...     its bare node id, which is all there is if it reports nothing
+    key-...      its public key, if SuperNodes are authenticated; survives every restart
+    client-...   the id it reports, such as its partition; a prefix "client-" is not doubled
+    node-...     its bare node id
 
-Nobody can take over another's memory. Two claims to one id in a round are both refused. With
-authenticated nodes a reported id belongs to the key that used it first. Without, it belongs to the
-node that used it last for as long as that node is online, and a node cannot change its id; what
-remains open then is a claim made while the real client is away, which only keys can rule out.
+No client can take over another's memory. Two claims to one id in a round are both refused. With
+authenticated nodes, a reported id belongs to the key that used it first. Without, it belongs to the
+node that used it last while that node is online, and a node cannot change its id. One gap remains
+without keys: a claim made while the real client is away.
 """
 
 from __future__ import annotations
@@ -25,30 +24,30 @@ from typing import Any
 from fedsteer.errors import ConfigurationError
 
 REPORTED_KEYS = ("client-id", "partition-id")
-"""Where a reply's metrics or config may carry the client's own id."""
+"""Keys of a reply's metrics or config that may hold the client's own id."""
 
 LONGEST_ID = 200
 ROUNDS_TO_MEET = 3
-"""After these it is time to wonder about clients nobody answered as."""
+"""After these, clients that options name and that never answered are worth a warning."""
 NAMELESS = (
-    "some clients report no id: they are strangers again when their SuperNode restarts. Report "
-    "a partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
+    "some clients report no id, so they become strangers when their SuperNode restarts. Report a "
+    "partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
 )
 
 
 def client_name(client: int | str) -> str:
-    """The full name of a client a user names by its reported id: 7 is "client-7"."""
+    """The full name of a client that an option names by its reported id: 7 is "client-7"."""
     text = str(client)
     return text if text.startswith(("client-", "key-", "node-")) else f"client-{text}"
 
 
 def reported_name(reported: str) -> str:
-    """The name of a client that reports this id; whatever it says, it is no key and no node."""
+    """The name of a client that reports this id. It cannot become a key or a node by saying so."""
     return reported if reported.startswith("client-") else f"client-{reported}"
 
 
 def key_name(public_key: bytes) -> str:
-    """The name of the client with this public key (PEM in bytes, as Flower hands it out)."""
+    """The name of the client with this public key (PEM as bytes, the way Flower passes it)."""
     if not isinstance(public_key, bytes):
         raise ConfigurationError(f"a public key is bytes, not {public_key!r}")
     return f"key-{sha256(public_key).hexdigest()[:32]}"
@@ -60,43 +59,41 @@ class Identities:
 
     authenticated: bool = False
     keys: dict[int, str] = field(default_factory=dict)  # node id -> key-...
-    names: dict[int, str] = field(default_factory=dict)  # node id -> client-... it turned out to be
-    owners: dict[str, str] = field(
-        default_factory=dict
-    )  # reported id -> key-... that used it first
-    left: set[str] = field(default_factory=set)  # clients that ever left for good
+    names: dict[int, str] = field(default_factory=dict)  # node id -> client-... as it reported
+    owners: dict[str, str] = field(default_factory=dict)  # reported id -> first key-... to use it
+    left: set[str] = field(default_factory=set)  # clients that have left for good at some time
 
     def meet(self, nodes: Mapping[int, bytes]) -> None:
-        """Nodes that are online and their public keys (empty where there is none)."""
+        """Remember the public keys of nodes that are online (empty if a node has none)."""
         self.keys |= {node: key_name(key) for node, key in nodes.items() if key}
 
     def expected(self, node: int) -> str:
-        """Who this node is thought to be before it has answered."""
+        """The client that this node is taken for until it answers."""
         if self.authenticated and node in self.keys:
             return self.keys[node]
         return self.names.get(node, f"node-{node}")
 
     def trusts(self, node: int) -> bool:
-        """Whether what this node says may count at all."""
+        """Whether replies of this node may be used."""
         return not self.authenticated or node in self.keys
 
     def met(self) -> set[str]:
-        """Clients that ever said who they are or, where keys count, were online with one."""
+        """Clients that have said who they are or, if keys count, have been online with one."""
         return set(self.names.values()) | (set(self.keys.values()) if self.authenticated else set())
 
     def leavers(self, names: Iterable[str], members: Iterable[Any]) -> list[str]:
-        """The members among these; whoever left before has nothing to do, strangers are refused."""
-        wanted, here = list(dict.fromkeys(names)), set(members)
-        strangers = [name for name in wanted if name not in here and name not in self.left]
+        """The members among `names`. Clients that left before are skipped, strangers refused."""
+        wanted, known = list(dict.fromkeys(names)), set(members)
+        strangers = [name for name in wanted if name not in known and name not in self.left]
         if strangers:
             raise ConfigurationError(
-                f"{strangers[0]} is no client of this run, so nobody leaves; known: "
-                f"{few(here) or 'nobody'}"
+                f"{strangers[0]} is not a client of this run, so no client leaves; known: "
+                f"{few(known) or 'nobody'}"
             )
-        return [name for name in wanted if name in here]
+        return [name for name in wanted if name in known]
 
     def forget(self, names: Collection[str]) -> None:
-        """These clients left for good; their nodes and ids are free again."""
+        """Forget clients that left for good; their nodes and ids are free again."""
         self.left |= set(names)
         self.keys = {node: key for node, key in self.keys.items() if key not in names}
         self.names = {node: name for node, name in self.names.items() if name not in names}
@@ -105,7 +102,7 @@ class Identities:
     def resolve(
         self, claims: Mapping[int, str | None], online: Collection[int]
     ) -> tuple[dict[int, str], dict[int, str]]:
-        """(node -> client, node -> reason for refusing it) for the replies of one round."""
+        """(node -> client, node -> reason to refuse it) for the replies of one round."""
         clients: dict[int, str] = {}
         refused: dict[int, str] = {}
         judge = self._by_key if self.authenticated else self._by_report
@@ -151,11 +148,11 @@ class Identities:
             return name, f"reports id {reported!r} but was {before} before"
         holder = next((other for other, held in self.names.items() if held == name), node)
         if holder != node and holder in online:
-            return name, f"reports id {reported!r}, which node {holder} has and is still online"
+            return name, f"reports id {reported!r}, which belongs to node {holder}, still online"
         return name, None
 
     def pack(self) -> dict[str, Any]:
-        """JSON-able."""
+        """As JSON."""
         return {
             "keys": [[node, key] for node, key in self.keys.items()],
             "names": [[node, name] for node, name in self.names.items()],
@@ -164,72 +161,68 @@ class Identities:
         }
 
     def restore(self, packed: Mapping[str, Any]) -> None:
-        """The inverse of `pack`."""
+        """Take over what `pack` returned."""
         self.keys = {int(node): key for node, key in packed["keys"]}
         self.names = {int(node): name for node, name in packed["names"]}
         self.owners = dict(packed["owners"])
-        self.left = set(packed.get("left", ()))  # older checkpoints know of nobody
+        self.left = set(packed["left"])
 
 
 def few(names: Collection[str]) -> str:
-    """Enough names for one line."""
+    """Up to five names, for a message."""
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
-class Nameless:
-    """Clients that are known by the ids of their nodes alone: told of once in each start."""
+class IdentityWarnings:
+    """Hints about clients that cannot be recognised or never answer; each is given once."""
 
-    def __init__(self) -> None:
-        self.told = False
+    def __init__(self, named: Mapping[str, set[str]]) -> None:
+        self._named = named  # clients that options name, by option
+        self._answered: set[str] = set()
+        self._nameless_told = False
 
-    def warning(
+    def unmet(self, number: int, answered: Iterable[str], met: set[str]) -> str:
+        """A hint after round ROUNDS_TO_MEET if clients that options name have never answered."""
+        if number > ROUNDS_TO_MEET:
+            return ""
+        self._answered.update(answered)
+        known = self._answered | met
+        missing = [
+            f"{len(names - known)} of {len(names)} in {option} ({few(names - known)})"
+            for option, names in self._named.items()
+            if names - known
+        ]
+        if number < ROUNDS_TO_MEET or not missing:
+            return ""
+        others = f"those who did: {few(known)}" if known else "nobody did"
+        return (
+            f"after {number} rounds some named clients never answered: {'; '.join(missing)}. "
+            f"Misspelt, or away? {others}"
+        )
+
+    def nameless(
         self,
         answered: Iterable[str],
         members: Callable[[], Iterable[Any]],
         online: Collection[int],
     ) -> str:
-        """What to say of them, where any has answered; nothing otherwise."""
-        if self.told or not any(client.startswith("node-") for client in answered):
+        """A hint at the first client of each start that is known by its node id alone."""
+        if self._nameless_told or not any(client.startswith("node-") for client in answered):
             return ""
-        self.told = True
-        here = {f"node-{node}" for node in online}
-        gone = {name for name in map(str, members()) if name.startswith("node-")} - here
+        self._nameless_told = True
+        nameless = {name for name in map(str, members()) if name.startswith("node-")}
+        gone = nameless - {f"node-{node}" for node in online}
         if not gone:
             return NAMELESS
         return (
-            f"{NAMELESS}. {len(gone)} that earlier rounds knew so are not online ({few(gone)}): if "
-            "their nodes have other ids now, let go of them (strategy.leave), or they count on and "
-            "shorten every step"
+            f"{NAMELESS}. {len(gone)} from earlier rounds are not online ({few(gone)}): if their "
+            "nodes have new ids, remove the old ones (strategy.leave). Until then they count as "
+            "members and shorten every step"
         )
 
 
-class Awaited:
-    """Clients that options name: one that nobody answers as may be misspelt."""
-
-    def __init__(self, named: Mapping[str, set[str]]) -> None:
-        self.named = named  # by option
-        self.answered: set[str] = set()
-
-    def missing_after(self, number: int, answered: Iterable[str], met: set[str]) -> str:
-        """What to say after a round, once, when there was time for everybody to come."""
-        if number > ROUNDS_TO_MEET:
-            return ""
-        self.answered.update(answered)
-        known = self.answered | met
-        missing = [
-            f"{len(names - known)} of {len(names)} in {option} ({few(names - known)})"
-            for option, names in self.named.items()
-            if names - known
-        ]
-        if number < ROUNDS_TO_MEET or not missing:
-            return ""
-        seen = f"those who did: {few(known)}" if known else "nobody did"
-        said = f"some named clients never answered: {'; '.join(missing)}"
-        return f"after {number} rounds {said}. Misspelt, or away? {seen}"
-
-
 def reported_id(records: Mapping[str, Any]) -> str | None:
-    """The id a reply carries in any of its metric or config records, as text."""
+    """The id that a reply carries in any of its metric or config records, as text."""
     for key in REPORTED_KEYS:
         for record in records.values():
             value = record.get(key)

@@ -1,16 +1,16 @@
-"""The rounds of a run on Flower: ask, aggregate, evaluate, write down, go on."""
+"""The rounds of a run: ask, aggregate, evaluate, write down."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from logging import INFO, WARNING, getLogger
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsteer.flower.nodes import await_registration
+from fedsteer.flower.asking import ask, await_registration
 
 if TYPE_CHECKING:
     from fedsteer.flower.strategy import RuleStrategy
@@ -28,48 +28,49 @@ def run_rounds(
     evaluate_config: ConfigRecord,
     evaluate_fn: EvaluateFunction | None,
 ) -> Result:
-    """The rounds that are left, the last finished one evaluated again if that was cut short."""
+    """Run the rounds that are left. If the last evaluation was cut short, repeat it first."""
     result = Result()
-    arrays = result.arrays = strategy.model.record()
-    store = strategy.store
+    run, store = strategy.run, strategy.run.store
+    result.arrays = run.model.record()
 
-    def ask(messages: Iterable[Message]) -> Iterable[Message]:
-        wanted = list(messages)  # the SuperLink refuses an empty list
-        return grid.send_and_receive(wanted, timeout=timeout) if wanted else []
-
-    def evaluate(number: int) -> None:
-        replies = ask(strategy.configure_evaluate(number, arrays, evaluate_config, grid))
-        if (found := strategy.aggregate_evaluate(number, replies)) is not None:
-            log(INFO, "\t└──> evaluation by clients: %s", found)
-            result.evaluate_metrics_clientapp[number] = found
-        if evaluate_fn is not None and (found := evaluate_fn(number, arrays)) is not None:
+    def evaluate_on_server(number: int) -> MetricRecord | None:
+        found = None if evaluate_fn is None else evaluate_fn(number, result.arrays)
+        if found is not None:
             log(INFO, "\t└──> evaluation by the server: %s", found)
             result.evaluate_metrics_serverapp[number] = found
+        return found
+
+    def evaluate(number: int) -> None:
+        messages = strategy.configure_evaluate(number, result.arrays, evaluate_config, grid)
+        found = strategy.aggregate_evaluate(number, ask(grid, messages, timeout))
+        if found is not None:
+            log(INFO, "\t└──> evaluation by clients: %s", found)
+            result.evaluate_metrics_clientapp[number] = found
+        if (found := evaluate_on_server(number)) is not None:
             store.evaluated(found, "server")
         store.close_round()
 
-    if strategy.number < num_rounds:
-        await_registration(strategy.options, grid)
+    if run.number < num_rounds:
+        await_registration(grid, strategy.options)
         store.reopen()
-    if strategy.number:
-        where = strategy.options.folder
-        log(INFO, "fedsteer: going on after round %s from %s", strategy.number, where)
+    if run.number == 0:
+        evaluate_on_server(0)
+    else:
+        folder = strategy.options.folder
+        log(INFO, "fedsteer: resuming after round %s from %s", run.number, folder or "memory")
         if store.pending is not None:
-            evaluate(strategy.number)
-    elif evaluate_fn is not None and (found := evaluate_fn(0, arrays)) is not None:
-        log(INFO, "\t└──> evaluation by the server: %s", found)
-        result.evaluate_metrics_serverapp[0] = found
-    for number in range(strategy.number + 1, num_rounds + 1):
+            evaluate(run.number)
+    for number in range(run.number + 1, num_rounds + 1):
         log(INFO, "[ROUND %s/%s]", number, num_rounds)
-        replies = ask(strategy.configure_train(number, arrays, train_config, grid))
-        moved, metrics = strategy.aggregate_train(number, replies)
-        arrays = result.arrays = moved if moved is not None else arrays
+        messages = strategy.configure_train(number, result.arrays, train_config, grid)
+        arrays, metrics = strategy.aggregate_train(number, ask(grid, messages, timeout))
+        result.arrays = result.arrays if arrays is None else arrays
         if metrics is not None:
             log(INFO, "\t└──> training: %s", metrics)
             result.train_metrics_clientapp[number] = metrics
         evaluate(number)
-    if strategy.number and not strategy.used:
-        said = "no reply in %s rounds could be used: the model is the one that it began with"
-        log(WARNING, f"fedsteer: {said}", strategy.number)
-    store.finish(strategy.totals.result(strategy.number, strategy.trained))
+    if run.number and not run.used:
+        hint = "no reply in %s rounds could be used: the model is the one that it began with"
+        log(WARNING, f"fedsteer: {hint}", run.number)
+    store.finish(run.totals.result(run.number, run.trained))
     return result

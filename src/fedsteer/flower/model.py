@@ -1,25 +1,149 @@
-"""The global model as Flower sends it and as rules compute with it."""
+"""The global model: named arrays as Flower sends them, a flat vector as rules compute with it.
+
+Floating-point parameters are steered: they form the (d,) vector. All other arrays (integer buffers,
+batch-norm statistics, layers outside the chosen subset) are averaged over the fresh clients, as
+Flower's FedAvg does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
-from flwr.app import ArrayRecord
+import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedsteer.flower.layout import Layout
-from fedsteer.flower.payload import to_named, to_record
+from fedsteer.errors import ConfigurationError
 from fedsteer.steering.state import Arrays
 
-Pair = tuple[NDArray[Any], dict[str, NDArray[Any]]]
+STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
+"""Names that torch gives to batch-norm statistics."""
+
+Named = Mapping[str, NDArray[Any]]
+
+
+class Malformed(Exception):
+    """A reply whose arrays do not fit; the message says how."""
+
+
+def to_named(record: ArrayRecord) -> Arrays:
+    """Flower's arrays as NumPy's."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def to_record(named: Named) -> ArrayRecord:
+    """NumPy's arrays as Flower's; scalars stay scalars."""
+    return ArrayRecord({name: Array(np.asarray(a, order="C")) for name, a in named.items()})
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One named array."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    place: slice | None  # in the flat vector; None: not steered
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Order, shapes and dtypes of a model's arrays, and which of them are steered."""
+
+    pieces: tuple[Piece, ...]
+    dim: int
+
+    @staticmethod
+    def of(
+        arrays: Named, steer: Sequence[str] = ("*",), buffers: Sequence[str] = STATISTICS
+    ) -> Layout:
+        """`steer` and `buffers` are name patterns; an array that matches `buffers` is not steered.
+
+        Only floating-point arrays are steered.
+        """
+        pieces, start = [], 0
+        for name, array in arrays.items():
+            if array.dtype.kind not in "fiub":
+                raise ConfigurationError(f"array {name!r} has type {array.dtype}: not a number")
+            steered = (
+                array.dtype.kind == "f"
+                and any(fnmatchcase(name, pattern) for pattern in steer)
+                and not any(fnmatchcase(name, pattern) for pattern in buffers)
+            )
+            place = slice(start, start + array.size) if steered else None
+            start = start if place is None else place.stop
+            piece = Piece(name=name, shape=array.shape, dtype=array.dtype.str, place=place)
+            pieces.append(piece)
+        if not start:
+            raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
+        return Layout(pieces=tuple(pieces), dim=start)
+
+    def flatten(self, arrays: Named) -> NDArray[Any]:
+        """The (d,) vector of the steered arrays; float64 if any of them is, else float32."""
+        steered = [piece for piece in self.pieces if piece.place is not None]
+        wide = any(piece.dtype.endswith("f8") for piece in steered)
+        flat = np.empty(self.dim, np.float64 if wide else np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
+            for piece in steered:
+                flat[piece.place] = arrays[piece.name].reshape(-1)
+        return flat
+
+    def rest(self, arrays: Named) -> Arrays:
+        """The arrays that are not steered."""
+        return {piece.name: arrays[piece.name] for piece in self.pieces if piece.place is None}
+
+    def unflatten(self, flat: NDArray[Any], rest: Named) -> Arrays:
+        """Named arrays of the original shapes and dtypes."""
+        named = {}
+        for piece in self.pieces:
+            array = rest[piece.name] if piece.place is None else flat[piece.place]
+            named[piece.name] = array.astype(piece.dtype).reshape(piece.shape)
+        return named
+
+    def check(self, arrays: Named) -> None:
+        """Raise `Malformed` if arrays from outside do not fit."""
+        names = {piece.name for piece in self.pieces}
+        if missing := sorted(names - set(arrays)):
+            raise Malformed(f"lacks the array {missing[0]!r}")
+        if extra := sorted(set(arrays) - names):
+            raise Malformed(f"has an extra array {extra[0]!r}")
+        for piece in self.pieces:
+            array = arrays[piece.name]
+            if array.shape != piece.shape:
+                raise Malformed(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
+            if array.dtype.kind not in "fiub":
+                raise Malformed(f"{piece.name!r} has type {array.dtype}")
+            # The rule checks the steered arrays, which it reads anyway.
+            if piece.place is None and not np.isfinite(array).all():
+                raise Malformed(f"{piece.name!r} is not finite")
+
+
+def averaged(rests: Sequence[Named], sizes: Sequence[float], old: Named) -> Arrays:
+    """The unsteered arrays, averaged over fresh clients by data points; without any, the old."""
+    if not rests:
+        return dict(old)
+    shares = np.asarray(sizes, np.float64) / np.sum(sizes)
+    result = {}
+    for name, before in old.items():
+        if all(np.array_equal(rest[name], before) for rest in rests):
+            result[name] = before  # a float64 mean cannot hold every integer
+            continue
+        mean = sum(
+            share * rest[name].astype(np.float64) for share, rest in zip(shares, rests, strict=True)
+        )
+        whole = before.dtype.kind in "iub"
+        result[name] = (np.rint(mean) if whole else np.asarray(mean)).astype(before.dtype)
+    return result
 
 
 class GlobalModel:
     """A wide master copy of the steered parameters, and all other arrays beside it.
 
-    float16 parameters are kept in float32, so that small steps are not lost to rounding; what
-    clients are sent, and what updates are taken from, has the model's own precision.
+    float16 parameters are kept in float32, so that rounding does not swallow small steps. Clients
+    receive the model's own precision, and updates are measured from what they received.
     """
 
     def __init__(self, record: ArrayRecord, steer: Sequence[str], buffers: Sequence[str]) -> None:
@@ -27,48 +151,45 @@ class GlobalModel:
         self.layout = Layout.of(named, steer, buffers)
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
         self.rest = self.layout.rest(named)
-        self.initial: Pair = self.vector, self.rest
-        self._handed_out = dict(record)
+        self._initial_vector, self._initial_rest = self.vector, self.rest
+        self._last_record = dict(record)
 
     def take(self, record: ArrayRecord) -> None:
-        """Where somebody changed what we handed out (added noise, say), that is the model now."""
-        arrays = dict(record)
-        same = arrays.keys() == self._handed_out.keys()
-        if not same or any(arrays[name] is not self._handed_out[name] for name in arrays):
+        """Adopt arrays that somebody changed since `record()`, for example by adding noise."""
+        if dict(record) != self._last_record:
             named = to_named(record)
             self.layout.check(named)
             self.vector, self.rest = self.layout.flatten(named), self.layout.rest(named)
-            self._handed_out = arrays
+            self._last_record = dict(record)
 
     def record(self) -> ArrayRecord:
         """The model in its own precision."""
         record = to_record(self.layout.unflatten(self.vector, self.rest))
-        self._handed_out = dict(record)
+        self._last_record = dict(record)
         return record
 
-    def flat(self, record: ArrayRecord) -> NDArray[Any]:
-        """(d,) the steered part of a record with this model's arrays."""
-        return self.layout.flatten(to_named(record))
-
     def restart(self) -> None:
-        """Back to where the run began."""
-        self.vector, self.rest = self.initial
+        """Go back to the model that the run began with."""
+        self.vector, self.rest = self._initial_vector, self._initial_rest
 
     def describe(self) -> list[list[Any]]:
-        """Names, shapes, and what is steered."""
-        return [[piece.name, list(piece.shape), piece.start >= 0] for piece in self.layout.pieces]
+        """Names, shapes, and what is steered, as JSON."""
+        return [
+            [piece.name, list(piece.shape), piece.place is not None] for piece in self.layout.pieces
+        ]
 
     def pack(self) -> Arrays:
         """Named arrays for the checkpoint."""
-        arrays = {"model": self.vector, "initial": self.initial[0]}
+        arrays = {"model": self.vector, "initial": self._initial_vector}
         arrays |= {f"rest/{name}": array for name, array in self.rest.items()}
-        return arrays | {f"initial-rest/{name}": array for name, array in self.initial[1].items()}
+        return arrays | {f"initial-rest/{name}": a for name, a in self._initial_rest.items()}
 
     def restore(self, arrays: Arrays) -> None:
-        """The inverse of `pack`."""
+        """Take over what `pack` returned."""
         self.vector, self.rest = arrays["model"], _under("rest/", arrays)
-        self.initial = arrays["initial"], _under("initial-rest/", arrays)
+        self._initial_vector = arrays["initial"]
+        self._initial_rest = _under("initial-rest/", arrays)
 
 
-def _under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def _under(prefix: str, arrays: Named) -> Arrays:
     return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""Everything a strategy can be told, also as keys of Flower's run configuration."""
+"""Options of a strategy, as keyword arguments and as keys of Flower's run configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
-from fedsteer.flower.layout import STATISTICS
+from fedsteer.flower.model import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.rules import PRESETS, RULES
 from fedsteer.steering.optimiser import METHODS
@@ -17,58 +17,60 @@ from fedsteer.steering.rounds import LARGEST_COUNT
 
 PREFIX = "fedsteer-"
 SAMPLING = "sampling"
-"""A source of probabilities that only a server which samples has: the share it asked."""
+"""A source of probabilities for servers that sample: the share of the nodes that was asked."""
 NAMING_CLIENTS = ("core_set", "frequencies", "clusters")
-"""Options of rules that name clients."""
+"""Options of rules that name clients by their reported ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyOptions:
-    """How the strategy works with Flower; the rule's own options come beside these.
+    """How the strategy works with Flower; the rule has its own options.
 
-    Names that Flower's own strategies have mean the same here, but for one thing: nobody is ever
-    waited for once training has begun.
+    Names that Flower's own strategies have mean the same here, except that no client is waited for
+    once training has begun.
     """
 
     fraction_train: float = option(
-        1.0, "share of the nodes online asked to train, drawn anew", low=0.0, high=1.0
+        1.0, "share of the online nodes that is asked to train", low=0.0, high=1.0
     )
     fraction_evaluate: float = option(
-        1.0, "share of the nodes online asked to evaluate", low=0.0, high=1.0
+        1.0, "share of the online nodes that is asked to evaluate", low=0.0, high=1.0
     )
-    min_train_nodes: int = option(1, "at least so many are asked, if they are online", low=0)
-    min_evaluate_nodes: int = option(1, "at least so many are asked, if they are online", low=0)
+    min_train_nodes: int = option(1, "ask at least this many, if they are online", low=0)
+    min_evaluate_nodes: int = option(1, "ask at least this many, if they are online", low=0)
     min_available_nodes: int = option(
-        1, "wait for so many before the first round, and only then", low=0
+        1, "wait for this many before the first round, and only then", low=0
     )
     registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
-    server_rate: float = option(1.0, "of the step with the aggregate", above=0.0)
-    server_optimiser: str = option("sgd", "what makes a step of the aggregate", choices=METHODS)
+    server_rate: float = option(1.0, "learning rate of the server", above=0.0)
+    server_optimiser: str = option("sgd", "turns the aggregate into a step", choices=METHODS)
     authenticated: bool = option(
-        False, "SuperNodes are authenticated: a client is its public key, unkeyed nodes are refused"
+        False, "SuperNodes are authenticated: a client is its key, nodes without are refused"
     )
     population: Mapping[int | str, float] | None = option(
         None,
-        "data points of every client, {id: points}, if all are known; replies cannot change it, "
-        "and who is not in it is left out",
+        "{id: data points} if all clients are known; replies cannot change it, and other clients "
+        "are left out",
     )
     known_probabilities: Mapping[int | str, float] | None = option(
-        None, "{id: p} where participation is known; a client left out of it is not used"
+        None, "{id: p} if participation is known; other clients are not used"
     )
-    weighted_by_key: str = option("num-examples", "metric with a client's number of data points")
-    arrayrecord_key: str = option("arrays", "name of the model in messages")
-    configrecord_key: str = option("config", "name of the settings in messages")
+    weighted_by_key: str = option(
+        "num-examples", "metric that holds a client's number of data points"
+    )
+    arrayrecord_key: str = option("arrays", "name of the arrays in messages")
+    configrecord_key: str = option("config", "name of the configuration in messages")
     steer: tuple[str, ...] = option(("*",), "name patterns of the arrays to steer")
     buffers: tuple[str, ...] = option(
-        STATISTICS, "name patterns of arrays that are averaged over the fresh clients instead"
+        STATISTICS, "name patterns of the arrays to average over the fresh clients instead"
     )
-    folder: str | None = option(None, "for records and checkpoint; without, nothing is written")
-    resume: bool = option(True, "go on from the checkpoint in the folder, if there is one")
-    experiment: str = option("flower", "name under which reports list this run")
+    folder: str | None = option(None, "for records and checkpoint; without it nothing is written")
+    resume: bool = option(True, "resume from the checkpoint in the folder, if there is one")
+    experiment: str = option("flower", "the name of this run in reports")
 
     def __post_init__(self) -> None:
         check_options(self)
-        for name in ("steer", "buffers"):  # a single pattern is easily given as plain text
+        for name in ("steer", "buffers"):  # a single pattern may be plain text
             value = getattr(self, name)
             patterns = (value,) if isinstance(value, str) else listed(name, value, "name patterns")
             object.__setattr__(self, name, patterns)
@@ -82,7 +84,7 @@ class StrategyOptions:
 
 
 def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
-    """{client: value} with clients as they are called here."""
+    """{client: value} with full client names."""
     if not isinstance(table, Mapping):
         raise ConfigurationError(f"{option} must be {{client: number}}, not {table!r}")
     named = {client_name(client): value for client, value in table.items()}
@@ -94,7 +96,7 @@ def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
 def divide(
     rule: str, preset: str, given: Mapping[str, Any]
 ) -> tuple[StrategyOptions, dict[str, Any]]:
-    """Keyword arguments as the strategy's own options and those of the rule."""
+    """Split keyword arguments into the strategy's options and the rule's."""
     own = {entry.name for entry in fields(StrategyOptions)}
     known = own | {entry.name for entry in fields(RULES[rule].options_type)}
     for name in given:
@@ -107,7 +109,7 @@ def divide(
             theirs[name] = _by_name(name, theirs[name])
         elif name == "core_set" and theirs.get(name) is not None:
             theirs[name] = tuple(map(client_name, listed(name, theirs[name], "clients")))
-    # A bad reply costs its round the share of one client, never the round.
+    # A bad reply should cost the share of one client, not the round.
     theirs.setdefault("bad_clients", "drop")
     if options.known_probabilities is not None:
         theirs.setdefault("probabilities", "known")
@@ -115,7 +117,7 @@ def divide(
         theirs.setdefault("probabilities", "shrunk")
     if theirs.get("probabilities") == SAMPLING:
         if options.known_probabilities is not None:
-            raise ConfigurationError("give known_probabilities or probabilities='sampling'")
+            raise ConfigurationError("give either known_probabilities or probabilities='sampling'")
         if not options.fraction_train:
             raise ConfigurationError("probabilities='sampling' needs a fraction_train above 0")
         theirs["probabilities"] = "known"  # the strategy passes them with every round
@@ -132,11 +134,10 @@ def clients_named(options: StrategyOptions, rule_options: Any) -> dict[str, set[
 
 
 def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Keyword arguments from `context.run_config`: its keys "fedsteer-..." and no others.
+    """Keyword arguments from the keys "fedsteer-..." of `context.run_config`.
 
     `fedsteer-core-size = 10` becomes core_size=10. Run configurations have no lists, tables or
-    empty values: write "a, b" for a list, "3=0.1, 7=0.9" for a table, "none" for nothing. An
-    unknown key is an error that names the nearest valid one.
+    empty values: write "a, b" for a list, "3=0.1, 7=0.9" for a table, "none" for no value.
     """
     options = {entry.name: entry for entry in fields(StrategyOptions)}
     options |= {entry.name: entry for entry in fields(RULES[rule].options_type)}
@@ -158,37 +159,35 @@ def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value(key: str, value: Any, entry: Field[Any]) -> Any:
-    """A value of a run configuration as the type the option wants."""
+    """Convert a value of a run configuration to the option's type."""
     kind = str(entry.type)
-    if isinstance(value, str) and "None" in kind and value.strip().lower() in ("none", ""):
-        return None
-    if "Mapping" in kind and isinstance(value, str):
-        whole = "int]" in kind
-        pairs = [part.rpartition("=") for part in value.split(",") if part.strip()]
-        try:
-            table = {c.strip(): (int if whole else float)(v) for c, _, v in pairs}
-        except ValueError:
-            table = {"": 0}
-        if "" in table:
-            raise ConfigurationError(f"{key} must read like '3=0.1, 7=0.9', not {value!r}")
-        if len(table) < len(pairs):
-            raise ConfigurationError(f"{key} names a client twice: {value!r}")
-        return table
+    if isinstance(value, str):
+        if "None" in kind and value.strip().lower() in ("none", ""):
+            return None
+        if "Mapping" in kind:
+            return _table(key, value, int if "int]" in kind else float)
+        if kind == "bool" and value.lower() in ("true", "false"):
+            return value.lower() == "true"
     if "tuple" in kind:
         parts = [part.strip() for part in str(value).split(",") if part.strip()]
-        if "int, int" not in kind:
-            return tuple(parts)
         try:
-            return tuple(int(part) for part in parts)
+            return tuple(map(int, parts) if "int, int" in kind else parts)
         except ValueError:
             raise ConfigurationError(f"{key} must be whole numbers, not {value!r}") from None
-    if "bool" in kind:
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
-        if not isinstance(value, bool):
-            raise ConfigurationError(f"{key} must be true or false, not {value!r}")
-    elif "float" in kind and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    elif kind.startswith("str") and "float" not in kind:
+    if kind.startswith("str") and "float" not in kind:
         return str(value)
-    return value
+    return value  # the options themselves check the rest
+
+
+def _table(key: str, text: str, number: type[int] | type[float]) -> dict[str, Any]:
+    """The table that a text like "3=0.1, 7=0.9" means."""
+    pairs = [part.rpartition("=") for part in text.split(",") if part.strip()]
+    try:
+        table = {client.strip(): number(value) for client, _, value in pairs}
+    except ValueError:
+        table = {"": 0}
+    if "" in table:
+        raise ConfigurationError(f"{key} must read like '3=0.1, 7=0.9', not {text!r}")
+    if len(table) < len(pairs):
+        raise ConfigurationError(f"{key} names a client twice: {text!r}")
+    return table

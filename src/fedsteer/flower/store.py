@@ -1,13 +1,12 @@
-"""What a Flower run leaves on disk: the records of the simulator, and one checkpoint.
+"""What a Flower run leaves on disk: the same records as the simulator, and one checkpoint.
 
-The checkpoint is written when a round has been aggregated, its row in rounds.jsonl once it has been
-evaluated too. A run killed in between finds the unfinished row in the checkpoint and evaluates
-again, so no finished round is ever lost and none is recorded twice.
+The checkpoint is written when a round has been aggregated, its row of rounds.jsonl when it has been
+evaluated too. A run that is killed in between finds the row in the checkpoint and evaluates again:
+no finished round is lost, and none is recorded twice.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,128 +14,154 @@ from pathlib import Path
 from typing import Any
 
 import flwr
+import numpy as np
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.records import RecordWriter
+from fedsteer.flower.asking import Asked
+from fedsteer.flower.metrics import accuracy_and_loss
+from fedsteer.flower.replies import Reading
+from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import plain
 from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
+from fedsteer.records.rows import client_rows, refused_rows, round_row
+from fedsteer.rules import Diagnostics
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
-WHOLE = frozenset({"pending", "last", "number", "identities", "setup", "totals"})
-"""What a checkpoint tells beside packed states."""
+EVALUATION = ("accuracy", "loss", "evaluation")
+"""Columns of rounds.jsonl that come from the evaluation."""
 
 
 class RunStore:
-    """Records and checkpoint in a folder; nothing at all without one."""
+    """Records and checkpoint in a folder. Without a folder nothing is written."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
-        self.pending: Row | None = None  # the round that has not been evaluated yet
-        self.last: Row = {}  # the last evaluation
-        self._records: RecordWriter | None = None
+        self.pending: Row | None = None  # row of the round that has not been evaluated yet
+        self.records: RecordWriter | None = None
         self._round_began = time.perf_counter()
 
-    def load(self, patience: float = 30.0) -> tuple[Arrays, dict[str, Any]] | None:
-        """The last checkpoint; record files are cut back to where they were then."""
+    def load(self, patience: float = 30.0) -> tuple[Arrays, Row] | None:
+        """Read the checkpoint and cut the record files back to it."""
         if self.folder is None:
             return None
-        records = self._claimed(self.folder, patience)
+        records = self._open(self.folder, patience)
         found = records.load()
         if found is None:
             if records.offsets()["rounds"]:
                 raise ConfigurationError(
-                    f"{self.folder} holds another run; choose another folder, or resume=False to "
-                    "begin anew there"
+                    f"{self.folder} holds another run; choose another folder, or set resume=False "
+                    "to start over there"
                 )
             return None
-        arrays, meta, offsets = found
-        if not WHOLE.issubset(meta):
+        arrays, run, offsets = found
+        if "identities" not in run:
             raise DataError(f"{self.folder / CHECKPOINT} is not a checkpoint of a Flower run")
-        self.pending, self.last = meta["pending"], meta["last"]
-        row, end = self._row_after("rounds", offsets["rounds"])
-        if self.pending is not None and row.get("round") == self.pending["round"]:
-            # It was evaluated and written before the run ended.
-            offsets["rounds"], offsets["timing"] = (
-                end,
-                self._row_after("timing", offsets["timing"])[1],
-            )
-            self.last, self.pending = evaluation_of(row), None
+        self.pending = run["pending"]
+        rows = Run(self.folder).rows("rounds")
+        if rows and self.pending is not None and rows[-1]["round"] == self.pending["round"]:
+            # The run ended after the evaluation: keep the row, and its time if that was written.
+            self.pending = None
+            offsets |= {name: self._complete_rows(name) for name in ("rounds", "timing")}
         records.rewind(offsets)
-        return arrays, meta
+        return arrays, run
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """A new run: nothing of an older one stays in the folder's record files."""
+        """Start a new run; whatever an older one left in the folder's record files goes."""
         if self.folder is None:
             return
-        records = self._claimed(self.folder, 0.0)
-        self.pending, self.last = None, {}
+        self.pending = None
+        records = self._open(self.folder, patience=0.0)
         records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT):
             (self.folder / name).unlink(missing_ok=True)
         records.manifest(manifest, flwr=flwr.__version__)
 
     def round_begins(self) -> None:
-        """For the timing; a row left over from a loop that never evaluates is written."""
+        """Start the clock; close the last round if its loop never evaluated."""
         self.close_round()
         self._round_began = time.perf_counter()
 
-    def record(self, row: Row, clients: list[Row]) -> None:
-        """A round that has been aggregated: who was fresh, who was dropped, who failed and why."""
-        if self._records is not None:
-            self.pending = plain(row)
-            for entry in clients:
-                self._records.append("clients", entry)
+    def record(
+        self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics, columns: Row
+    ) -> None:
+        """Keep the row of a round that has been aggregated, and write those of its clients."""
+        if self.records is None:
+            return
+        losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
+        row = round_row(
+            number,
+            diagnostics,
+            asked=len(asked.requests.everyone),
+            failed=len(reading.failed),
+            **columns,
+            train_loss=float(np.mean(losses)) if losses else None,
+        )
+        self.pending = plain(row)
+        extras = {
+            reply.client: {
+                "node": f"node-{node}",
+                "loss": reply.loss,
+                "steps": reply.steps,
+                "reported": reply.reported,
+            }
+            for node, reply in reading.usable.items()
+        }
+        rows = client_rows(number, diagnostics, set(asked.requests.collect), extras)
+        for client_row in rows + refused_rows(number, reading.failed, event="failed"):
+            self.records.append("clients", client_row)
 
-    def save(self, arrays: Arrays, meta: Mapping[str, Any]) -> None:
-        """A checkpoint of everything, atomically."""
-        if self._records is not None:
-            whole = dict(meta) | {"pending": self.pending, "last": self.last}
-            self._records.save(arrays, whole)
+    def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
+        """Write a checkpoint of everything, atomically."""
+        if self.records is not None:
+            self.records.save(arrays, dict(run) | {"pending": self.pending})
 
     def evaluated(self, metrics: Mapping[str, Any], source: str) -> None:
-        """Metrics of the round's evaluation by "clients" or by the "server", which has priority."""
+        """Add an evaluation by "clients" or "server" to the row; the server's has priority."""
         numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
         if self.pending is None or not numbers:
             return
-        found = dict(self.pending.get("evaluation", {})) | {source: numbers}
-        self.pending["evaluation"] = found
-        self.pending |= _headline(found.get("clients", {})) | _headline(found.get("server", {}))
+        evaluation = {**self.pending.get("evaluation", {}), source: numbers}
+        self.pending["evaluation"] = evaluation
+        for by in ("clients", "server"):
+            self.pending |= accuracy_and_loss(evaluation.get(by, {}))
 
     def close_round(self) -> None:
-        """The round's row, safely on disk."""
-        if self._records is None or self.pending is None:
+        """Write the round's row to disk."""
+        if self.records is None or self.pending is None:
             return
-        self.last = evaluation_of(self.pending) or self.last
-        self._records.append("rounds", self.pending)
+        self.records.append("rounds", self.pending)
         seconds = time.perf_counter() - self._round_began
-        self._records.append("timing", {"round": self.pending["round"], "seconds": seconds})
-        self._records.offsets()
+        self.records.append("timing", {"round": self.pending["round"], "seconds": seconds})
+        self.records.offsets()
         self.pending = None
 
     def reopen(self) -> None:
-        """More rounds of a run that had ended."""
+        """More rounds of a run that was complete."""
         if self.folder is not None:
             (self.folder / RESULT).unlink(missing_ok=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
-        """The run is complete."""
+        """The run is complete: write result.json, with the last evaluation."""
         self.close_round()
-        if self._records is not None:
-            seconds = self._records.seconds
-            result = {"finished": True} | self.last | dict(totals) | {"seconds": seconds}
-            self._records.finish(result)
+        if self.records is None:
+            return
+        rows = Run(self.records.folder).rows("rounds")
+        evaluations = [{key: row[key] for key in EVALUATION if key in row} for row in rows]
+        last: Row = next(filter(None, reversed(evaluations)), {})
+        seconds = {"seconds": self.records.seconds}
+        self.records.finish({"finished": True} | last | dict(totals) | seconds)
 
     def close(self) -> None:
-        """Let go of the files; `load` takes them up again."""
-        if self._records is not None:
-            self._records.close()
-            self._records = None
+        """Close the files; `load` opens them again."""
+        if self.records is not None:
+            self.records.close()
+            self.records = None
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """For writing between two starts, when the files are closed."""
-        closed = self._records is None
+        """Keep the files open, also between two starts."""
+        closed = self.records is None
         try:
             if closed:
                 self.load()
@@ -145,39 +170,19 @@ class RunStore:
             if closed:
                 self.close()
 
-    def _row_after(self, stream: str, offset: int) -> tuple[Row, int]:
-        """The whole row that begins at this offset, and where it ends; nothing if it is torn."""
+    def _complete_rows(self, stream: str) -> int:
+        """Length of a record file without a row that was cut short."""
         assert self.folder is not None
-        path = self.folder / stream_file(stream)
-        line, newline, _ = (path.read_bytes() if path.exists() else b"")[offset:].partition(b"\n")
-        try:
-            return (json.loads(line), offset + len(line) + 1) if newline else ({}, offset)
-        except ValueError:
-            return {}, offset
+        return (self.folder / stream_file(stream)).read_bytes().rfind(b"\n") + 1
 
-    def _claimed(self, folder: Path, patience: float) -> RecordWriter:
-        """One writer at a time: a ServerApp may live on for a while after its SuperLink's end."""
-        if self._records is None:
+    def _open(self, folder: Path, patience: float) -> RecordWriter:
+        """Open the folder. A ServerApp may outlive its SuperLink for a while, so wait for it."""
+        if self.records is None:
             records = RecordWriter(folder)
             try:
                 records.claim(patience)
             except ConfigurationError:
                 records.close()
                 raise
-            self._records = records
-        return self._records
-
-
-def evaluation_of(row: Mapping[str, Any]) -> Row:
-    """What a row of rounds.jsonl says about accuracy and loss."""
-    return {key: row[key] for key in ("accuracy", "loss", "evaluation") if key in row}
-
-
-def _headline(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Accuracy and loss, whatever exactly the user calls them (eval_acc, test-accuracy, ...)."""
-    found = {}
-    for key, part in (("accuracy", "acc"), ("loss", "loss")):
-        names = [name for name in metrics if part in name.lower()]
-        if names:
-            found[key] = float(metrics[key if key in names else names[0]])
-    return found
+            self.records = records
+        return self.records

@@ -1,4 +1,4 @@
-"""How a run was set up: for its manifest, and to tell whether a checkpoint belongs to it."""
+"""How a run is set up: its manifest, and whether a checkpoint or a start belongs to it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
 from fedsteer.rules import Rule
-from fedsteer.steering.optimiser import ServerOptimiser
 
 TOO_LONG = {"arrays": "other arrays", "population": "another population"}
-"""What has no room in a message, and is said instead."""
+"""Settings whose values are too long for an error message, in words."""
 
 
 def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
-    """The rule's options as they were given: it knows sampled probabilities only as known ones."""
+    """The rule's options as the user gave them: the rule itself is told "known" for "sampling"."""
     return asdict(rule.options) | ({"probabilities": SAMPLING} if sampling else {})
 
 
 def manifest(
     rule: Rule, preset: str, options: StrategyOptions, sampling: bool, dim: int
 ) -> dict[str, Any]:
-    """What manifest.json says about the run."""
+    """The content of manifest.json."""
     return {
         "rule": {
             "label": label_of(f"{rule.name}:{preset}"),
@@ -50,16 +49,12 @@ def manifest(
 
 
 def describe_setup(
-    rule: Rule,
-    optimiser: ServerOptimiser,
-    options: StrategyOptions,
-    sampling: bool,
-    arrays: list[list[Any]],
+    rule: Rule, options: StrategyOptions, sampling: bool, arrays: list[list[Any]]
 ) -> dict[str, Any]:
-    """What must be the same for a run to go on."""
+    """The settings that cannot change between two starts of a run."""
     setup = {
         "rule": rule.name,
-        "server_optimiser": optimiser.method,
+        "server_optimiser": "sgd" if rule.own_rate else options.server_optimiser,
         "authenticated": options.authenticated,
         "population": options.population,
         "arrays": arrays,
@@ -69,36 +64,34 @@ def describe_setup(
     return described
 
 
-def refuse_other_setup(was: Mapping[str, Any], now: Mapping[str, Any], folder: Any) -> None:
-    """Raise where a checkpoint belongs to another rule, model or options.
+def refuse_other_setup(before: Mapping[str, Any], now: Mapping[str, Any], folder: Any) -> None:
+    """Raise if a checkpoint belongs to another rule, model or options.
 
-    An option that is new in this release is in no older checkpoint and has its default.
+    An option that the checkpoint does not have is newer and had its default.
     """
     for key in now:
-        if key in was and was[key] != now[key]:
-            which, instead = f"{key} = {was[key]}", f", not {now[key]}"
-            if key in TOO_LONG:
-                which, instead = TOO_LONG[key], ""
+        if key in before and before[key] != now[key]:
+            difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
             raise ConfigurationError(
-                f"{folder} holds a checkpoint with {which}{instead}; choose another folder, or "
-                "resume=False to begin anew there"
+                f"{folder} holds a checkpoint with {difference}; choose another folder, or set "
+                "resume=False to start over there"
             )
 
 
-def refuse_other_model(was: list[list[Any]], now: list[list[Any]]) -> None:
-    """Raise where a second start, which goes on with the model there is, brings another one."""
-    if was != now:
+def refuse_other_model(before: list[list[Any]], now: list[list[Any]]) -> None:
+    """Raise if a second start, which continues with the trained model, brings another one."""
+    if before != now:
         raise ConfigurationError(
-            "this strategy has trained a model with other arrays, and a second start goes on with "
-            "that; make a new strategy"
+            "this strategy has trained a model with other arrays, and a second start continues "
+            "with that model; make a new strategy"
         )
 
 
 def refuse_to_repeat(number: int, done: int, folder: Any) -> None:
-    """A loop that is not ours begins with round 1 again, whatever has been done already."""
+    """Refuse a round that is done already: a loop that is not ours always begins with round 1."""
     where = "this strategy" if folder is None else f"the checkpoint in {folder}"
     instead = "make a new strategy" if folder is None else "choose another folder"
     raise ConfigurationError(
         f"round {number} was asked for, but {where} is after round {done}: only fedsteer's own "
-        f"start() goes on from there; call that on the strategy, or {instead}"
+        f"start() continues from there; call that, or {instead}"
     )

@@ -1,0 +1,226 @@
+"""The server's side of a run: everything that a checkpoint holds, and how a round changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from logging import INFO, WARNING, getLogger
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.flower.asking import Asked
+from fedsteer.flower.identity import Identities, few
+from fedsteer.flower.model import GlobalModel, averaged
+from fedsteer.flower.options import StrategyOptions
+from fedsteer.flower.replies import Reading, Reply
+from fedsteer.flower.setup import (
+    describe_setup,
+    manifest,
+    refuse_other_model,
+    refuse_other_setup,
+    refuse_to_repeat,
+)
+from fedsteer.flower.store import RunStore
+from fedsteer.records.rows import Totals
+from fedsteer.rules import Diagnostics, Round, Rule, Step
+from fedsteer.rules.algorithm import Memory
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.steering.state import State, pack_states, unpack_states
+
+log = getLogger("flwr").log
+
+
+class ServerRun:
+    """Model, rule state, optimiser moments, identities and totals, and their folder.
+
+    The model and the states exist once `begin` has seen the first arrays.
+    """
+
+    model: GlobalModel
+    state: State
+    moments: State
+
+    def __init__(self, rule: Rule, preset: str, options: StrategyOptions, sampling: bool) -> None:
+        self.rule, self.preset, self.options, self.sampling = rule, preset, options, sampling
+        self.optimiser = ServerOptimiser(options.server_optimiser, options.server_rate)
+        if rule.own_rate:
+            self.optimiser = ServerOptimiser()
+        self.identities = Identities(options.authenticated)
+        self.store = RunStore(None if options.folder is None else Path(options.folder))
+        self.begun = False
+        self.number = 0  # of the last finished round
+        self.trained = 0  # rounds without the warm-up
+        self.used = 0  # updates that the rule used, those of a warm-up included
+        self.totals = Totals()
+        self._leaving: list[str] = []  # clients that leave when this round ends
+
+    @property
+    def clients(self) -> Clients:
+        """The clients that the rule knows."""
+        return cast(Memory, self.state.memory).clients
+
+    # -- the start ----------------------------------------------------------------------------
+
+    def begin(self, arrays: ArrayRecord, *, resume: bool) -> None:
+        """Take the first arrays as the model, then the checkpoint if there is one."""
+        model = GlobalModel(arrays, self.options.steer, self.options.buffers)
+        try:
+            state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
+        moments = self.optimiser.init()
+        setup = describe_setup(self.rule, self.options, self.sampling, model.describe())
+        found = self.store.load() if resume else None
+        if found is None:
+            dim = model.layout.dim
+            self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
+            self.number, self.trained, self.used, self.totals = 0, 0, 0, Totals()
+        else:
+            packed, saved = found
+            refuse_other_setup(saved["setup"], setup, self.options.folder)
+            model.restore(packed)
+            state, moments = unpack_states(packed, saved, "rule", "moments")
+            self.identities.restore(saved["identities"])
+            self.number, self.trained = saved["number"], saved["trained"]
+            self.used, self.totals = saved["used"], Totals(**saved["totals"])
+        self.model, self.state, self.moments, self._setup = model, state, moments, setup
+        self.begun = True  # not earlier: a start that was refused is refused again
+
+    def begin_again(self, arrays: ArrayRecord) -> None:
+        """A second start. Without a folder it continues with what is in memory."""
+        if self.options.folder is not None:
+            self.begin(arrays, resume=True)
+            return
+        other = GlobalModel(arrays, self.options.steer, self.options.buffers)
+        refuse_other_model(self.model.describe(), other.describe())
+        self.number = max(self.number, self.clients.number)  # if a round was interrupted
+
+    def begin_round(self, number: int, arrays: ArrayRecord) -> None:
+        """Take the arrays that a round begins with; a loop that is not ours may change them."""
+        if self.begun:
+            self.model.take(arrays)
+        else:
+            self.begin(arrays, resume=self.options.resume)
+        if number <= self.number:
+            self.store.close()
+            refuse_to_repeat(number, self.number, self.options.folder)
+        self.let_leave()
+        self.store.round_begins()
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def make_round(self, number: int, reading: Reading, asked: Asked) -> Round:
+        """What the replies tell the rule."""
+        usable, needs = reading.usable, self.rule.needs
+        clients = [reply.client for reply in usable.values()]
+        probabilities = None
+        if self.sampling:
+            probabilities = [asked.share] * len(clients)
+        elif (known := self.options.known_probabilities) is not None:
+            # The rule drops clients with nan.
+            probabilities = [known.get(client, np.nan) for client in clients]
+        starts = [asked.sent[node] for node in usable] if "starts" in needs else []
+        steps = [reply.steps for reply in usable.values()] if "steps" in needs else []
+        refreshed = set(asked.requests.refresh)
+        return Round(
+            number=number,
+            clients=clients,
+            updates=[reply.update for reply in usable.values()],
+            probabilities=probabilities,
+            sizes=self._sizes(list(usable.values())),
+            steps=steps or None,
+            starts=np.stack(starts) if starts else None,
+            model=self.model.vector,
+            refresh=[usable[n].client for n in usable if asked.clients[n] in refreshed] or None,
+        )
+
+    def _sizes(self, replies: list[Reply]) -> list[float] | None:
+        """Data points as reported or, if the population is known, as given there.
+
+        The rule already knows the given ones, except for clients that left and returned. Strangers
+        to the population have no size (nan), and the rule drops them.
+        """
+        population = self.options.population
+        if population is None:
+            return [reply.size for reply in replies] or None
+        if not any(reply.client in self.identities.left for reply in replies):
+            return None
+        return [population.get(reply.client, np.nan) for reply in replies]
+
+    def take_step(self, step: Step, fresh: list[Reply]) -> None:
+        """Take over the rule's new state, and move the model."""
+        self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
+        for client, reason in list(step.diagnostics.dropped.items())[:1]:
+            more = len(step.diagnostics.dropped) - 1
+            others = f"; and {more} more, see clients.jsonl" if more else ""
+            log(WARNING, "fedsteer: %s was dropped: %s%s", client, reason, others)
+        model = self.model
+        if step.action == "move":
+            model.vector, self.moments = self.optimiser.step(self.moments, model.vector, step.delta)
+            model.rest = averaged([r.rest for r in fresh], [r.size for r in fresh], model.rest)
+        elif step.action == "restart":
+            model.restart()
+            self.moments = self.optimiser.init()
+
+    def record(self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics) -> None:
+        """Count the round, and write down what happened."""
+        training = diagnostics.phase == "train"
+        self.trained += training
+        columns = self.totals.count(
+            asked.requests,
+            training_round=self.trained if training else 0,
+            uploads=len(reading.usable),
+            bytes_up=reading.received,
+            bytes_down=asked.bytes,
+            server_bytes=self.state.nbytes,
+        )
+        self.store.record(number, asked, reading, diagnostics, columns)
+
+    def end_round(self, number: int) -> ArrayRecord:
+        """The round is complete: save everything, and return the model."""
+        self.number = number
+        self.let_leave()
+        self.save()
+        return self.model.record()
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        arrays, states = pack_states(rule=self.state, moments=self.moments)
+        run = {
+            "number": self.number,
+            "trained": self.trained,
+            "used": self.used,
+            "totals": asdict(self.totals),
+            "identities": self.identities.pack(),
+            "setup": self._setup,
+        }
+        self.store.save(self.model.pack() | arrays, run | states)
+
+    # -- clients that leave -------------------------------------------------------------------
+
+    def leave(self, names: Iterable[str], *, round_under_way: bool) -> None:
+        """Remove clients between two rounds; before the first, once the state exists."""
+        if not self.begun:
+            self._leaving += names
+        elif round_under_way:
+            self._leaving += self.identities.leavers(names, self.clients.members())
+        else:
+            with self.store.opened():
+                self._leaving += names
+                self.let_leave(save=True)
+
+    def let_leave(self, *, save: bool = False) -> None:
+        """Remove the clients that were to leave, and `save` if there were any."""
+        names, self._leaving = self._leaving, []
+        leavers = self.identities.leavers(names, self.clients.members()) if names else []
+        if leavers:
+            self.state = self.rule.leave(self.state, leavers)
+            self.identities.forget(leavers)
+            log(INFO, "fedsteer: left for good: %s", few(leavers))
+            if save:
+                self.save()
