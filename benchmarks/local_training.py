@@ -30,7 +30,8 @@ import torch
 from torch import Tensor, nn
 
 from fedsteer.simulate.entries import find_entry
-from fedsteer.simulate.experiment import Experiment, load_experiment
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment_files import load_experiment
 from fedsteer.simulate.loop import Simulation
 from fedsteer.simulate.world import build_world
 from fedsteer.training import (

@@ -126,7 +126,7 @@ def rounds_over_n(plan: Plan, script: str, quick: bool) -> Measured:
 def population(clients: int, plan: Plan) -> dict[str, float]:
     """A simulation with ten of `clients` there in a round: data, local training, rule, records."""
     from fedsteer.simulate.entries import find_entry
-    from fedsteer.simulate.experiment import load_experiment
+    from fedsteer.simulate.experiment_files import load_experiment
     from fedsteer.simulate.loop import Simulation
     from fedsteer.simulate.world import build_world
 

@@ -14,12 +14,27 @@ from fedsteer.errors import ConfigurationError, unknown
 LIMITS = (("low", "at least"), ("above", "above"), ("high", "at most"), ("below", "below"))
 
 
-def option(default: Any, help: str, *, choices: tuple[str, ...] = (), **limits: float) -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    only_if: Mapping[str, tuple[str | None, ...]] | None = None,
+    path: bool = False,
+    **limits: float,
+) -> Any:
     """A field with its meaning and its choices or limits (`low`, `above`, `high`, `below`).
 
-    `None` is accepted where it is the default.
+    `None` is accepted if it is the default. `only_if={"method": ("adam",)}` says that the field
+    has an effect only if the field `method` has one of these values; `path` that it names a file.
     """
-    metadata = {"help": help, "choices": choices, "limits": limits}
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "limits": limits,
+        "only_if": only_if or {},
+        "path": path,
+    }
     if isinstance(default, (dict, list)):
         return field(default_factory=lambda: copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)

@@ -82,7 +82,7 @@ MISTAKES = [
     ("run small.toml --rule full:paper", "full is FedAvg with everybody present: it has no"),
     (
         f"{RUN} --set participation.reported=wrong --set participation.wrong_noise=1000",
-        "noise must be from 0 to 100, got 1000",
+        "participation.wrong_noise must be at least 0 and at most 100, not 1000",
     ),
     ("reproduce list --only x", "--only goes with the name of a table or figure"),
     ("report empty --format md --title x", "--title goes with --format html or svg"),

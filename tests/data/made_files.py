@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsteer.data.catalogue import CATALOGUE
-from fedsteer.data.entry import Entry
+from fedsteer.data.source import Source
 
 Array = np.ndarray
 
@@ -57,7 +57,7 @@ def packed(data: bytes, packing: str) -> bytes:
     return lzma.compress(data) if packing == ".xz" else data
 
 
-def write(folder: Path, name: str, packing: str, contents: dict[str, bytes]) -> Entry:
+def write(folder: Path, name: str, packing: str, contents: dict[str, bytes]) -> Source:
     """Write a data set into a folder; the entry returned has the checksums of these files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedsteer.data import CATALOGUE, fetch, load
-from fedsteer.data.entry import Entry
+from fedsteer.data.source import Source
 from fedsteer.errors import ConfigurationError, DataError
 
 from .made_files import contents_for, write
@@ -42,7 +42,7 @@ def copying(served: dict[str, bytes]) -> Downloader:
     return download
 
 
-def admit(monkeypatch: pytest.MonkeyPatch, entry: Entry, served: dict[str, bytes]) -> None:
+def admit(monkeypatch: pytest.MonkeyPatch, entry: Source, served: dict[str, bytes]) -> None:
     """Let the catalogue expect the made-up files instead of the published ones."""
     downloads = tuple(
         replace(
@@ -54,7 +54,7 @@ def admit(monkeypatch: pytest.MonkeyPatch, entry: Entry, served: dict[str, bytes
     monkeypatch.setitem(CATALOGUE, entry.name, replace(entry, downloads=downloads))
 
 
-def served_for(name: str, folder: Path) -> tuple[Entry, dict[str, bytes]]:
+def served_for(name: str, folder: Path) -> tuple[Source, dict[str, bytes]]:
     """A data set as its official place would serve it: file by file, a tar or a zip."""
     packing = "" if name == "cifar-10" else ".gz"
     entry = write(folder, name, packing, contents_for(name))

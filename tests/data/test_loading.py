@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from fedsteer.data import CATALOGUE, NAMES, Dataset, check, digits, load, made
-from fedsteer.data.files import LARGEST_CONTENT, read, searched_folders
+from fedsteer.data.files import LARGEST_CONTENT, read
+from fedsteer.data.loading import searched_folders
 from fedsteer.errors import ConfigurationError, DataError
 
 from .made_files import contents_for, idx_bytes, packed, write

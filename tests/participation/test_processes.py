@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,15 +10,16 @@ from hypothesis import strategies as st
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation import (
+    PROCESSES,
     Bernoulli,
     Diurnal,
     Everybody,
     Markov,
     Participation,
-    ProbabilityView,
     Trace,
     group_probabilities,
 )
+from fedsteer.participation.everybody import EverybodyOptions
 
 P = np.array([0.04, 0.16, 0.5, 0.9])
 MANY = np.repeat(P, 250)  # client i has probability P[i // 250]
@@ -27,7 +31,7 @@ def processes(seed: int) -> list[Participation]:
     return [
         Everybody(7),
         Bernoulli(P, seed),
-        Bernoulli.groups(20, seed=seed),
+        Bernoulli(group_probabilities(20, seed=seed), seed),
         Markov(P, 12.0, seed),
         Markov(np.append(P, 1.0), np.array([2.0, 3.0, 4.0, 50.0, 1.0]), seed),
         Diurnal(P, 0.9, 7.5, seed=seed),
@@ -94,10 +98,9 @@ def test_probabilities_are_the_long_run_shares(kind: int) -> None:
 
 
 def test_the_papers_groups() -> None:
-    process = Bernoulli.groups(seed=4)
+    process = Bernoulli(group_probabilities(seed=4), seed=4)
     assert sorted(process.probabilities.tolist()) == [0.04] * 50 + [0.16] * 50
-    assert not np.array_equal(process.probabilities, Bernoulli.groups(seed=5).probabilities)
-    np.testing.assert_array_equal(process.probabilities, group_probabilities(seed=4))
+    assert not np.array_equal(process.probabilities, group_probabilities(seed=5))
     present = [len(process.present(number)) for number in range(2000)]
     assert abs(np.mean(present) - 10) < 0.3
     assert abs(np.var(present) - 50 * (0.04 * 0.96 + 0.16 * 0.84)) < 1
@@ -172,10 +175,10 @@ def test_many_clients_cost_no_loop() -> None:
         lambda: Bernoulli(np.array([np.nan])),
         lambda: Bernoulli("half"),  # type: ignore[arg-type]
         lambda: Bernoulli(P, seed=-1),
-        lambda: Bernoulli.groups(0),
-        lambda: Bernoulli.groups(share=1.5),
-        lambda: Bernoulli.groups(weak=0.0),
-        lambda: Bernoulli.groups(seed=-1),
+        lambda: group_probabilities(0),
+        lambda: group_probabilities(share=1.5),
+        lambda: group_probabilities(weak=0.0),
+        lambda: group_probabilities(seed=-1),
         lambda: Markov(P, 1.0),
         lambda: Markov(P, -3.0),
         lambda: Markov(P, float("inf")),
@@ -183,12 +186,11 @@ def test_many_clients_cost_no_loop() -> None:
         lambda: Diurnal(P, amplitude=1.5),
         lambda: Diurnal(P, period=1),
         lambda: Diurnal(P, period=float("nan")),
-        lambda: Diurnal(P, phases="random"),  # type: ignore[arg-type]
-        lambda: ProbabilityView("guessed"),  # type: ignore[arg-type]
-        lambda: ProbabilityView("wrong", factor=0.0),
-        lambda: ProbabilityView("wrong", noise=-1.0),
-        lambda: ProbabilityView("known", factor=2.0),
-        lambda: ProbabilityView("wrong", seed=-1),
+        lambda: Diurnal(P, phases="random"),
+        lambda: EverybodyOptions(reported="guessed"),
+        lambda: EverybodyOptions(reported="wrong", wrong_factor=0.0),
+        lambda: EverybodyOptions(reported="wrong", wrong_noise=-1.0),
+        lambda: EverybodyOptions(reported="known", wrong_factor=2.0),
     ],
 )
 def test_refused_in_one_line(refused: object) -> None:
@@ -197,17 +199,21 @@ def test_refused_in_one_line(refused: object) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_views() -> None:
+def told(process: Participation, seed: int = 0, **options: Any) -> np.ndarray | None:
+    return EverybodyOptions(**options).told(process, seed)
+
+
+def test_what_rules_are_told() -> None:
     process = Bernoulli(MANY)
-    assert ProbabilityView("known").of(process) is process.probabilities
-    assert ProbabilityView("estimated").of(process) is None
-    halved = ProbabilityView("wrong", factor=0.5).of(process)
+    assert told(process) is process.probabilities
+    assert told(process, reported="estimated") is None
+    halved = told(process, reported="wrong", wrong_factor=0.5)
     np.testing.assert_allclose(halved, MANY / 2)
-    noisy = ProbabilityView("wrong", noise=0.5, seed=3).of(process)
-    np.testing.assert_array_equal(noisy, ProbabilityView("wrong", noise=0.5, seed=3).of(process))
+    noisy = told(process, 3, reported="wrong", wrong_noise=0.5)
+    np.testing.assert_array_equal(noisy, told(process, 3, reported="wrong", wrong_noise=0.5))
     assert noisy is not None and (noisy > 0).all() and (noisy <= 1).all()
     assert np.std(np.log(noisy[:250] / MANY[:250])) == pytest.approx(0.5, rel=0.15)
-    tripled = ProbabilityView("wrong", factor=3.0).of(process)
+    tripled = told(process, reported="wrong", wrong_factor=3.0)
     assert tripled is not None and tripled.max() == 1.0
 
 
@@ -217,6 +223,12 @@ def test_a_process_without_known_probabilities_can_only_be_estimated() -> None:
         def probabilities(self) -> None:  # type: ignore[override]
             return None
 
-    assert ProbabilityView("estimated").of(Unknown(3)) is None
+    assert told(Unknown(3), reported="estimated") is None
     with pytest.raises(ConfigurationError, match="not known"):
-        ProbabilityView("known").of(Unknown(3))
+        told(Unknown(3))
+
+
+@pytest.mark.parametrize("kind", PROCESSES)
+def test_every_kind_explains_its_options(kind: str) -> None:
+    assert PROCESSES[kind].kind == kind and PROCESSES[kind].__doc__
+    assert all(entry.metadata["help"] for entry in fields(PROCESSES[kind]))

@@ -8,15 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsteer.data import PARTITIONS
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules import RULES
 from fedsteer.simulate.entries import find_entry
-from fedsteer.simulate.experiment import (
-    Experiment,
-    load_experiment,
-    parse_settings,
-    shipped_experiments,
-)
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment_files import load_experiment, parse_settings, shipped_experiments
 from fedsteer.training import make_network
 from tests.simulate.small import AS_TOML, small
 
@@ -80,12 +77,24 @@ def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
         ("[training]\nrate = inf", "rate must be above 0 and finite"),
         ("[server]\nrate = inf", "server.rate must be above 0 and finite"),
         ("rules = []", "rules must name at least one rule"),
-        ("name = '../../up'", "name is that of a folder"),
-        ("name = ''", "name is that of a folder"),
+        ("name = '../../up'", "name must be the name of a folder"),
+        ("name = ''", "name must be the name of a folder"),
         ("seeds = 0", "seeds must be at least 1, not 0"),
         (
             "[partition]\nclients = 0",
             "partition.clients must be at least 1 and at most 10,000,000, not 0",
+        ),
+        ("[partition]\nkind = 'iit'", "unknown partition.kind 'iit'; did you mean 'iid'"),
+        ("[partition]\nkind = 3", "partition.kind must be str, not 3"),
+        ("[partition]\ngama = 0.7", r"did you mean 'partition\.gamma'"),
+        ("[partition]\ngamma = 7", "partition.gamma must be above 0 and below 1, not 7"),
+        (
+            "[partition]\nkind = 'iid'\ngamma = 0.7",
+            "partition.gamma is for partition.kind = label-groups; here it is iid",
+        ),
+        (
+            "[participation]\nmean_on = 9",
+            "participation.mean_on is for participation.kind = markov; here it is groups",
         ),
         ("[partition]\nreplace = 1", "partition.replace must be bool, not 1"),
         ("[partition]\npoints = 'all'", "partition.points must be int or none, not 'all'"),
@@ -175,6 +184,22 @@ def test_options_go_with_the_name_they_came_with() -> None:
     assert other.model.options == {"padding": 1}
 
 
+def test_another_kind_keeps_the_settings_it_knows() -> None:
+    start = small({"partition.gamma": 0.6, "participation.weak": 0.2})
+    changed = start.changed({"partition.kind": "dirichlet", "participation.kind": "markov"})
+    assert (changed.partition.kind, changed.partition.clients) == ("dirichlet", 12)
+    assert changed.participation.weak == 0.2  # type: ignore[attr-defined]
+    back = changed.changed({"partition.kind": "label-groups"})
+    assert back.partition.gamma == Experiment().partition.gamma  # type: ignore[attr-defined]
+
+
+def test_defaults_of_other_kinds_in_a_file_do_no_harm(tmp_path: Path) -> None:
+    """`fedsteer settings` once wrote the settings of all kinds."""
+    path = tmp_path / "mine.toml"
+    path.write_text("[partition]\nkind = 'iid'\nalpha = 0.3\ngamma = 0.9\nclients = 7\n")
+    assert load_experiment(str(path)).partition == PARTITIONS["iid"](clients=7)
+
+
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
@@ -184,7 +209,7 @@ def test_options_go_with_the_name_they_came_with() -> None:
         (["run.round=3"], "did you mean 'run.rounds'"),
         (["run.rounds=abc"], "run.rounds must be int, not 'abc'"),
         (["run=3"], "run is a section, not a value"),
-        (["run.rounds=3", "run.rounds.more=4"], "run.rounds.more lies below a setting"),
+        (["run.rounds=3", "run.rounds.more=4"], "run.rounds.more is below a setting"),
         (["seeds.x=3"], "seeds must be int"),
     ],
 )
@@ -264,7 +289,9 @@ def test_files_lie_beside_the_experiment_that_names_them(
 ) -> None:
     folder = tmp_path / "sub"
     folder.mkdir()
-    (folder / "e.toml").write_text('data.folder = "images"\nparticipation.trace = "t.csv"\n')
+    (folder / "e.toml").write_text(
+        'data.folder = "images"\nparticipation = { kind = "trace", trace = "t.csv" }\n'
+    )
     monkeypatch.chdir(tmp_path)
     Path("t.csv").touch()
     experiment = load_experiment("sub/e.toml")

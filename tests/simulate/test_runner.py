@@ -254,6 +254,18 @@ def test_a_run_of_an_older_version_had_the_defaults_of_younger_settings(tmp_path
         run_small(tmp_path / "run", resume=True, training__shuffle=False)
 
 
+def test_an_older_manifest_names_the_settings_of_all_kinds(tmp_path: Path) -> None:
+    stop_at(tmp_path / "run", "fedavg", 2)
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["experiment"]["partition"] |= {"alpha": 0.5, "shards_per_client": 2}
+    manifest["experiment"]["participation"] |= {"mean_on": 4.0, "phases": "common", "trace": None}
+    path.write_text(json.dumps(manifest))
+    assert run_small(tmp_path / "run", resume=True).finished
+    with pytest.raises(ConfigurationError, match=r"partition.gamma \(0.75, now 0.6\)"):
+        run_small(tmp_path / "run", resume=True, partition__gamma=0.6)
+
+
 def test_long_numbers_do_not_prevent_resuming(tmp_path: Path) -> None:
     """The manifest keeps nine digits; the same experiment is still the same."""
     stop_at(tmp_path / "run", "fedavg", 2, **{"training.rate": 0.1234567890123})

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedsteer.cli import main
-from fedsteer.simulate.experiment import Experiment, load_experiment, shipped_experiments
-from fedsteer.simulate.settings import settings_toml
+from fedsteer.simulate.experiment import KINDS, Experiment
+from fedsteer.simulate.experiment_files import load_experiment, settings_toml, shipped_experiments
 
 ODD = {
     "participation.probabilities": [0.5, 0.25],
@@ -34,6 +34,11 @@ def test_every_setting_is_there_and_says_what_it_means() -> None:
             starts = (f"{field.name} = ", f"# {field.name} = ")
             line = next(one for one in text.splitlines() if one.startswith(starts))
             assert "  # " in line and not line.endswith("# ")
+    for section, kinds in KINDS.items():
+        assert f'kind = "{getattr(Experiment(), section).kind}" ' in text
+        for key in {field.name for options in kinds.values() for field in fields(options)}:
+            assert f"\n{key} = " in text or f"\n# {key} = " in text
+    assert "\n# alpha = 0.3                       # dirichlet: smaller is more skewed\n" in text
 
 
 def test_on_other_data_it_is_another_experiment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 import torch
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.simulate.experiment import Experiment, load_experiment
+from fedsteer.options import option
+from fedsteer.participation import PROCESSES, Everybody, ParticipationOptions
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment_files import load_experiment, settings_toml
 from fedsteer.simulate.world import World, build_world
 from tests.simulate.small import small
 
@@ -51,7 +55,7 @@ def test_same_seed_same_world(reported: str) -> None:
     ],
 )
 def test_partitions(kind: str, points: Any, replace: bool) -> None:
-    settings = {"kind": kind, "points": points, "replace": replace, "alpha": 0.5}
+    settings = {"kind": kind, "points": points, "replace": replace}
     world = build_world(small({f"partition.{key}": v for key, v in settings.items()}), 0)
     assert world.clients == 12 and len(world.sizes) == 12
     np.testing.assert_array_equal(world.holds.sum(axis=1), world.sizes)
@@ -155,9 +159,12 @@ def test_the_test_set_is_cut_from_its_end() -> None:
         ({"participation.kind": "markow"}, "did you mean 'markov'"),
         ({"participation.kind": "trace"}, "participation.trace must name a file"),
         ({"participation.probabilities": [0.5]}, "has 1 entries for 12 clients"),
-        ({"participation.weak": 0.0}, r"probabilities must lie in \(0, 1\]"),
-        ({"participation.reported": "guessed"}, "'known', 'estimated' or 'wrong'"),
-        ({"participation.wrong_factor": 2.0}, "belong to the view 'wrong'"),
+        ({"participation.weak": 0.0}, "participation.weak must be above 0 and at most 1"),
+        (
+            {"participation.reported": "guessed"},
+            "unknown participation.reported 'guessed'; known: estimated, known",
+        ),
+        ({"participation.wrong_factor": 2.0}, "wrong_noise belong to reported = wrong"),
         ({"run.device": "cuda:99"}, "there is no CUDA here|CUDA"),
         ({"run.engine": "fast"}, "unknown engine 'fast'"),
         ({"model.name": "mpl"}, "did you mean 'mlp'"),
@@ -166,6 +173,31 @@ def test_the_test_set_is_cut_from_its_end() -> None:
 def test_mistakes(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         build_world(small(settings), 0)
+
+
+@dataclass(frozen=True)
+class InTurnsOptions(ParticipationOptions):
+    """Every client in its turn."""
+
+    kind = "in-turns"
+    step: int = option(3, "every so many clients", low=1)
+
+    def process(self, clients: int, seed: int) -> Everybody:
+        """As many as come in their turn."""
+        return Everybody(-(-clients // self.step))
+
+
+def test_a_process_enters_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROCESSES, "in-turns", InTurnsOptions)  # type: ignore[arg-type]
+    experiment = small({"participation.kind": "in-turns", "participation.step": 4})
+    assert build_world(experiment, 0).participation.clients == 3
+    assert "step = 4 " in settings_toml(experiment)
+    assert "# step = 3 " in settings_toml(small())
+    assert experiment.as_dict()["participation"]["kind"] == "in-turns"
+    with pytest.raises(ConfigurationError, match=r"step is for participation.kind = in-turns"):
+        small({"participation.step": 4})
+    with pytest.raises(ConfigurationError, match=r"participation.step must be at least 1, not 0"):
+        experiment.changed({"participation.step": 0})
 
 
 def test_a_data_set_that_is_not_there() -> None:

@@ -63,7 +63,7 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.records.files import write_json
     from fedsteer.records.sheets import SHEET
     from fedsteer.report import write_files, write_page
-    from fedsteer.simulate.experiment import parse_settings
+    from fedsteer.simulate.experiment_files import parse_settings
     from fedsteer.simulate.sheet import load_sheet, shipped_sheets
 
     if options.name == "list":

@@ -49,7 +49,7 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.records.names import MANIFEST, SEED
     from fedsteer.rules import RULES
     from fedsteer.simulate.entries import find_entry
-    from fedsteer.simulate.experiment import parse_settings
+    from fedsteer.simulate.experiment_files import parse_settings
     from fedsteer.simulate.runner import Interrupted, Progress, run_entry
 
     if options.seed < 0:

@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.simulate.settings import settings_toml
+    from fedsteer.simulate.experiment_files import settings_toml
 
     print(settings_toml(read_experiment(options)), end="")
     return 0

@@ -74,7 +74,7 @@ Every machine of the cluster needs the same fedsteer and the data set; docs/ray.
 
 def read_experiment(options: argparse.Namespace) -> Any:
     """The experiment these arguments mean."""
-    from fedsteer.simulate.experiment import load_experiment, parse_settings
+    from fedsteer.simulate.experiment_files import load_experiment, parse_settings
 
     settings: dict[str, Any] = {}
     if options.data is not None:

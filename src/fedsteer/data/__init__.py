@@ -1,35 +1,36 @@
-"""Named data sets and their division among clients.
+"""Named data sets, and partitions of them among clients.
 
-    dataset              `Dataset`: images and labels, scaled to [0, 1] on request
-    catalogue, entry     `NAMES`, `CATALOGUE`: what exists, its files, checksums and origin
-    loading              `load`: from a name to a data set
+    catalogue, source    `CATALOGUE`: every data set, its files, checksums and origin
+    loading              `load`: from a name to a data set; `check`: is it here and intact?
+    fetching             `fetch`: download it
     embedded             `digits`, `made`: data sets without files
-    checking, fetching   `check`, `fetch`: verify what is on disk, download what is not
-    files, formats       finding and unpacking files; IDX, CIFAR binary, index lists
-    partition            `Partition`, `who_holds_what`
+    dataset              `Dataset`: images and labels, scaled to [0, 1] on request
+    files, formats       unpacking and verifying files; IDX, CIFAR binary, index lists
+    partition            `Partition`, `PartitionOptions`, `who_holds_what`
     partition_*, quotas  `label_groups` (the paper's), `dirichlet`, `shards`, `iid`
 
-Everything is NumPy; scikit-learn and pooch are imported when a function needs them.
+Everything is NumPy; scikit-learn and pooch are imported by the functions that need them.
 """
 
 from fedsteer.data.catalogue import CATALOGUE, NAMES
-from fedsteer.data.checking import CheckReport, check
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import digits, made
 from fedsteer.data.fetching import fetch
-from fedsteer.data.loading import load
-from fedsteer.data.partition import Partition, who_holds_what
-from fedsteer.data.partition_dirichlet import dirichlet
-from fedsteer.data.partition_groups import label_groups
-from fedsteer.data.partition_iid import iid
-from fedsteer.data.partition_shards import shards
+from fedsteer.data.loading import CheckReport, check, load
+from fedsteer.data.partition import Partition, PartitionOptions, who_holds_what
+from fedsteer.data.partition_dirichlet import DirichletOptions, dirichlet
+from fedsteer.data.partition_groups import LabelGroupsOptions, label_groups
+from fedsteer.data.partition_iid import IidOptions, iid
+from fedsteer.data.partition_shards import ShardsOptions, shards
 
 __all__ = [
     "CATALOGUE",
     "NAMES",
+    "PARTITIONS",
     "CheckReport",
     "Dataset",
     "Partition",
+    "PartitionOptions",
     "check",
     "digits",
     "dirichlet",
@@ -41,3 +42,9 @@ __all__ = [
     "shards",
     "who_holds_what",
 ]
+
+PARTITIONS: dict[str, type[PartitionOptions]] = {
+    options.kind: options
+    for options in (LabelGroupsOptions, DirichletOptions, ShardsOptions, IidOptions)
+}
+"""`partition.kind` -> its options. A new partition is entered here."""

@@ -16,11 +16,11 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images as the files store them, and the two methods that hand them out ready for training.
+    """Images as the files store them; `train` and `test` return them ready for training.
 
-    Pixels stay bytes, because scaled CIFAR-10 takes four times the memory and a simulation uses a
-    fraction of the points. `train` and `test` return fresh float32 copies with
-    pixel / maximum in [0, 1]; nothing else (no mean, no deviation) is taken out.
+    Pixels stay bytes: scaled CIFAR-10 takes four times the memory, and a simulation uses a fraction
+    of the points. `train` and `test` return fresh float32 copies with pixel / maximum in [0, 1],
+    without further normalisation.
     """
 
     name: str
@@ -60,11 +60,11 @@ class Dataset:
         return channels, height, width
 
     def train(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.float32], Labels]:
-        """The training points at `indices` (all without it): images in [0, 1] and labels."""
+        """The training points at `indices` (default: all): images in [0, 1] and labels."""
         return self._scaled(self.train_images, self.train_labels, indices)
 
     def test(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.float32], Labels]:
-        """The test points at `indices` (all without it): images in [0, 1] and labels."""
+        """The test points at `indices` (default: all): images in [0, 1] and labels."""
         return self._scaled(self.test_images, self.test_labels, indices)
 
     def _scaled(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.dataset import Dataset, Images, Labels
 from fedsteer.errors import ConfigurationError, extra
+from fedsteer.options import check_options, option
 
 
 def digits() -> Dataset:
-    """1,797 handwritten digits of 8x8 with pixels 0..16; half of every class is held out.
+    """1,797 handwritten digits of 8x8 with pixels 0..16; half of every class is for testing.
 
-    The split is the same in every run: it belongs to the data set, not to the experiment.
+    The split belongs to the data set: it is the same in every run.
     """
     try:
         from sklearn.datasets import load_digits
@@ -44,40 +47,38 @@ def digits() -> Dataset:
 MOST_PIXELS = 1 << 30
 
 
-def made(
-    *,
-    classes: int = 4,
-    side: int = 8,
-    points: int = 400,
-    channels: int = 1,
-    noise: float = 0.2,
-    seed: int = 0,
-) -> Dataset:
-    """`points` training and as many test images: a random prototype per class, plus pixel noise.
+@dataclass(frozen=True)
+class MadeOptions:
+    """Images made up on the spot: a random prototype per class, plus pixel noise."""
 
-    `noise` is the deviation of a pixel in units of the full range. The classes are as equal in
-    size as `points` allows.
-    """
-    for option, value, least in (
-        ("classes", classes, 2),
-        ("side", side, 1),
-        ("points", points, classes),
-        ("channels", channels, 1),
-        ("seed", seed, 0),
-    ):
-        if value < least:
-            raise ConfigurationError(f"made: {option} must be at least {least}, got {value}")
-    if (pixels := max(points, classes) * channels * side**2) > MOST_PIXELS:
-        raise ConfigurationError(f"made: {pixels:,} pixels are more than {MOST_PIXELS:,}")
-    if not 0 <= noise < float("inf"):
-        raise ConfigurationError(f"made: noise must be 0 or more, got {noise}")
+    classes: int = option(4, "classes, as equal in size as `points` allows", low=2)
+    side: int = option(8, "height and width of an image", low=1)
+    points: int = option(400, "training points, and as many for testing", low=1)
+    channels: int = option(1, "channels of an image", low=1)
+    noise: float = option(0.2, "deviation of a pixel, in units of the full range", low=0)
+    seed: int = option(0, "of prototypes and noise", low=0)
 
-    prototypes = draws.generator(seed, "made prototypes").random((classes, channels, side, side))
+    def __post_init__(self) -> None:
+        check_options(self, "made: data.options.")
+        if self.points < self.classes:
+            raise ConfigurationError(
+                f"made: points must be at least {self.classes} (classes), got {self.points}"
+            )
+        if (pixels := self.points * self.channels * self.side**2) > MOST_PIXELS:
+            raise ConfigurationError(f"made: {pixels:,} pixels are more than {MOST_PIXELS:,}")
+
+
+def made(**settings: Any) -> Dataset:
+    """The data set that `MadeOptions(**settings)` describe."""
+    options = MadeOptions(**settings)
+    shape = options.channels, options.side, options.side
+    prototypes = draws.generator(options.seed, "made prototypes").random((options.classes, *shape))
 
     def part(purpose: str) -> tuple[Images, Labels]:
-        rng = draws.generator(seed, purpose)
-        labels = rng.permutation(np.arange(points, dtype=np.int64) % classes)
-        pixels = prototypes[labels] + noise * rng.standard_normal((points, *prototypes.shape[1:]))
+        rng = draws.generator(options.seed, purpose)
+        labels = rng.permutation(np.arange(options.points, dtype=np.int64) % options.classes)
+        noise = options.noise * rng.standard_normal((options.points, *shape))
+        pixels = prototypes[labels] + noise
         return np.rint(255 * pixels.clip(0, 1)).astype(np.uint8), labels
 
     train_images, train_labels = part("made training")
@@ -88,7 +89,7 @@ def made(
         train_labels,
         test_images,
         test_labels,
-        classes=classes,
+        classes=options.classes,
         checksums={"made": _fingerprint(train_images, train_labels, test_images, test_labels)},
     )
 

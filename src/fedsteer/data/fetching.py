@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedsteer.data.catalogue import entry_of
-from fedsteer.data.checking import check
-from fedsteer.data.entry import Entry
-from fedsteer.data.files import cache_folder, read, verify
+from fedsteer.data.catalogue import source_of
+from fedsteer.data.files import read, verify
+from fedsteer.data.loading import cache_folder, check
+from fedsteer.data.source import Source
 from fedsteer.errors import ConfigurationError, DataError, extra
 
 
@@ -22,28 +22,28 @@ def fetch(
     folder: str | os.PathLike[str] | None = None,
     downloader: Callable[[str, Any, Any], None] | None = None,
 ) -> Path:
-    """Download a data set unless it is there, whole and right, and return its folder.
+    """Download a data set unless it is there and intact; its folder.
 
     Every download is compared with its published checksum before it is used. `downloader` is
-    handed to pooch, for those who need a proxy, a mirror or a progress bar.
+    passed to pooch, for a proxy, a mirror or a progress bar.
     """
-    entry = entry_of(name)
-    if not entry.downloads:
-        reason = "it needs no files" if not entry.files else "its files are not published anywhere"
-        more = f"; {entry.instead} can, and may serve instead" if entry.instead else ""
+    source = source_of(name)
+    if not source.downloads:
+        reason = "it needs no files" if not source.files else "its files are not published anywhere"
+        more = f"; you can download {source.instead} instead" if source.instead else ""
         raise ConfigurationError(f"{name} cannot be downloaded: {reason}{more}")
     found = check(name, folder=folder)
     if found.ok and found.folder is not None:
         return found.folder
     target = cache_folder(name) if folder is None else Path(folder)
     if folder is None:
-        _remove_damaged(entry, target)  # it would stand before what is fetched
+        _remove_damaged(source, target)  # it would be found before the new one
     try:
         import pooch
     except ImportError as error:
         raise ConfigurationError(f"downloads need pooch: {extra('sim')}") from error
     try:
-        for download in entry.downloads:
+        for download in source.downloads:
             file = PurePosixPath(download.url).name
             path = Path(
                 pooch.retrieve(
@@ -53,7 +53,7 @@ def fetch(
             if download.members:
                 _unpack(path, download.members, target)
                 path.unlink()
-    # pooch reports an unequal checksum as a ValueError; errors of the network are OSErrors.
+    # pooch raises a ValueError for an unequal checksum; network errors are OSErrors.
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} could not be downloaded: {reason}") from error
@@ -63,8 +63,8 @@ def fetch(
     return target
 
 
-def _remove_damaged(entry: Entry, target: Path) -> None:
-    for file in entry.files:
+def _remove_damaged(source: Source, target: Path) -> None:
+    for file in source.files:
         for path in (target / (file.name + packing) for packing in file.packings):
             if path.is_file():
                 try:
@@ -74,7 +74,7 @@ def _remove_damaged(entry: Entry, target: Path) -> None:
 
 
 def _unpack(archive: Path, members: tuple[str, ...], target: Path) -> None:
-    """Write the members side by side, whatever folder the archive has them in."""
+    """Write the members side by side, without the archive's folders."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed_zip:
             for member in members:
@@ -84,12 +84,12 @@ def _unpack(archive: Path, members: tuple[str, ...], target: Path) -> None:
             for member in members:
                 stream = packed_tar.extractfile(member)
                 if stream is None:
-                    raise DataError(f"{archive}: {member} is no file")
+                    raise DataError(f"{archive}: {member} is not a file")
                 _write(target / PurePosixPath(member).name, stream.read())
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write in one step, so that an interrupted download leaves no half of a file behind."""
+    """Write in one step: an interrupted download leaves no partial file behind."""
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_bytes(data)
     unfinished.replace(path)

@@ -1,7 +1,7 @@
-"""The three file formats: IDX arrays, CIFAR records, and lists of indices.
+"""The three file formats (IDX arrays, CIFAR records, lists of indices), and data sets made of them.
 
-Each reader takes a file's unpacked content and refuses anything that is not exactly what the format
-says, naming the file and what is wrong with it.
+Every reader takes unpacked contents and refuses anything that differs from the format, naming the
+file and what is wrong with it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,47 @@ from numpy.typing import NDArray
 
 from fedsteer.data.dataset import Images, Labels
 from fedsteer.data.files import Content
+from fedsteer.data.source import Parts
 from fedsteer.errors import DataError
 
 _UNSIGNED_BYTE = 0x08  # the only element type of IDX files in use for images and labels
 
 _CIFAR_SHAPE = (3, 32, 32)
 _CIFAR_RECORD = 1 + math.prod(_CIFAR_SHAPE)  # a label, then red, green and blue row by row
+
+
+def idx_parts(contents: list[Content], classes: int) -> Parts:
+    """Four IDX files: training images and labels, test images and labels."""
+    train_images, train_labels, test_images, test_labels = contents
+    return (
+        *_idx_pair(train_images, train_labels, classes),
+        *_idx_pair(test_images, test_labels, classes),
+    )
+
+
+def cifar_parts(contents: list[Content], classes: int) -> Parts:
+    """Files of CIFAR-10's binary version, the last one for testing."""
+    *train, test = (cifar_records(content, classes) for content in contents)
+    images = np.concatenate([images for images, _ in train])
+    labels = np.concatenate([labels for _, labels in train])
+    return images, labels, *test
+
+
+def emnist_selection(contents: list[Content], classes: int) -> Parts:
+    """Index lists into ByMerge's test split, followed by a supplement for its rare classes.
+
+    The images stay transposed, as in every official EMNIST file.
+    """
+    split_images, split_labels, more_images, more_labels, train_list, test_list = contents
+    split = _idx_pair(split_images, split_labels, classes)
+    more = _idx_pair(more_images, more_labels, classes)
+    images = np.concatenate([split[0], more[0]])
+    labels = np.concatenate([split[1], more[1]])
+    train = index_list(train_list, len(labels))
+    test = index_list(test_list, len(labels))
+    if np.intersect1d(train, test).size:
+        raise DataError(f"{test_list.path}: shares images with {train_list.path.name}")
+    return images[train], labels[train], images[test], labels[test]
 
 
 def idx_images(content: Content) -> Images:
@@ -55,6 +90,16 @@ def index_list(content: Content, population: int) -> NDArray[np.int64]:
     if len(np.unique(indices)) != len(indices):
         raise DataError(f"{content.path}: an index occurs twice")
     return indices
+
+
+def _idx_pair(images: Content, labels: Content, classes: int) -> tuple[Images, Labels]:
+    pair = idx_images(images), idx_labels(labels, classes)
+    if len(pair[0]) != len(pair[1]):
+        raise DataError(
+            f"{labels.path}: {len(pair[1])} labels for the {len(pair[0])} images of "
+            f"{images.path.name}"
+        )
+    return pair
 
 
 def _idx_array(content: Content, dimensions: int) -> NDArray[np.uint8]:

@@ -1,107 +1,174 @@
-"""From a name to a `Dataset`: the embedded ones at once, the others from verified files."""
+"""From a name to a `Dataset`: find its files, verify and read them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from fedsteer.data.catalogue import entry_of
-from fedsteer.data.dataset import Dataset, Images, Labels
-from fedsteer.data.embedded import digits, made
-from fedsteer.data.entry import Entry
-from fedsteer.data.files import Content, find, missing, read_all, verify
-from fedsteer.data.formats import cifar_records, idx_images, idx_labels, index_list
-from fedsteer.errors import DataError
-
-# Training images and labels, test images and labels.
-Parts = tuple[Images, Labels, Images, Labels]
+from fedsteer.data.catalogue import source_of
+from fedsteer.data.dataset import Dataset, Labels
+from fedsteer.data.files import File, read_all, verify
+from fedsteer.data.source import Source
+from fedsteer.errors import ConfigurationError, DataError, unknown
 
 
-def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> Dataset:
-    """The data set called `name` (see `NAMES`).
+def load(
+    name: str,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """The data set called `name` (see `NAMES`); `options` are those of the made-up one.
 
-    Its files are searched in `folder` and, without one, in $FEDSTEER_DATA, the cache directory and
-    the place of the operating system's package. They must be the published files: a damaged or
-    different one is refused with a `DataError` that names it.
+    Files are searched in `folder` or, if it is not given, in $FEDSTEER_DATA, the cache directory
+    and the place of the operating system's package. Only the published files are accepted: a
+    damaged or different one raises a `DataError` that names it.
 
     >>> images, labels = load("digits").test()
     """
-    entry = entry_of(name)
-    if not entry.files:
-        return load_from([], entry)
+    source = source_of(name)
+    made_here = _made_here(source, options or {})
+    if made_here is not None:
+        return made_here
     refused: DataError | None = None
-    for paths in find(entry, folder):
+    for paths in find(source, folder):
         try:
-            return load_from(paths, entry)
-        except DataError as error:  # of another data set, perhaps: some share names of files
+            return _read(paths, source)
+        except DataError as error:  # perhaps of another data set: some share file names
             refused = refused or error
-    raise refused or missing(entry, folder)
+    raise refused or not_found(source, folder)
 
 
-def load_from(paths: list[Path], entry: Entry) -> Dataset:
-    """The data set in these files, if it is the published one."""
-    if not entry.files:
-        return digits() if entry.name == "digits" else made()
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check` found. `files` maps each file to its size on disk in bytes."""
+
+    name: str
+    state: Literal["ok", "missing", "damaged"]
+    problem: str = ""  # one line, empty if the state is ok
+    folder: Path | None = None
+    files: tuple[tuple[str, int], ...] = ()
+    checksums: tuple[tuple[str, str], ...] = ()  # file -> SHA-256 of its unpacked content
+    train_per_class: tuple[int, ...] = ()
+    test_per_class: tuple[int, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set can be used."""
+        return self.state == "ok"
+
+
+def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckReport:
+    """Look for a data set, read all of it and compare it with the published checksums.
+
+    Problems are reported, not raised; only an unknown name is an error.
+    """
+    source = source_of(name)
+    if source.make is not None:
+        return _examine(source, [])
+    worse: CheckReport | None = None
+    for paths in find(source, folder):
+        report = _examine(source, paths)
+        if report.ok:
+            return report
+        worse = worse or report
+    return worse or CheckReport(name, "missing", str(not_found(source, folder)))
+
+
+def cache_folder(name: str) -> Path:
+    """Where `fetch` puts a data set: under $XDG_CACHE_HOME, or ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "fedsteer" / name
+
+
+def searched_folders(source: Source, folder: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Where the files may be, best first. If `folder` is given, it is the only one searched."""
+    root = folder if folder is not None else os.environ.get("FEDSTEER_DATA")
+    below = (source.name, *source.subfolders, "")  # data sets share file names
+    folders = [Path(root) / sub for sub in below] if root else []
+    if folder is None:
+        folders.append(cache_folder(source.name))
+        if source.system_folder:
+            folders.append(Path(source.system_folder))
+    return folders
+
+
+def find(source: Source, folder: str | os.PathLike[str] | None = None) -> Iterator[list[Path]]:
+    """The files of a data set in the catalogue's order, from each folder that has them all."""
+    for candidate in searched_folders(source, folder):
+        paths = [_found(candidate, file) for file in source.files]
+        complete = [path for path in paths if path is not None]
+        if len(complete) == len(source.files):
+            yield complete
+
+
+def not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> DataError:
+    """The error for a data set that was not found; it names the folders searched."""
+    places = ", ".join(str(place) for place in searched_folders(source, folder))
+    remedy = "it cannot be downloaded; put its files into one of these"
+    if source.downloads:
+        remedy = f"`fedsteer data fetch {source.name}` downloads it"
+    if source.instead:
+        remedy += (
+            f"; or use {source.instead}, which can be downloaded: --set data.name={source.instead}"
+        )
+    return DataError(f"{source.name} not found in {places}; {remedy}")
+
+
+def _found(folder: Path, file: File) -> Path | None:
+    candidates = (folder / (file.name + packing) for packing in file.packings)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _made_here(source: Source, options: Mapping[str, Any]) -> Dataset | None:
+    """A data set that needs no files, with checked options."""
+    if options and source.options is None:
+        raise ConfigurationError("data.options are for the made-up data set only")
+    if source.options is not None:
+        known = [entry.name for entry in fields(source.options)]
+        for name in options:
+            if name not in known:
+                raise unknown("option of the made-up data", name, known)
+    return None if source.make is None else source.make(**options)
+
+
+def _read(paths: list[Path], source: Source) -> Dataset:
     contents = read_all(paths)
-    # Reading comes before verifying: "truncated" helps a user more than an unequal checksum.
-    parts = _READERS[entry.name](contents, entry)
-    for file, content in zip(entry.files, contents, strict=True):
+    # Parse before verifying: "truncated" helps a user more than an unequal checksum.
+    assert source.reader is not None
+    parts = source.reader(contents, source.classes)
+    for file, content in zip(source.files, contents, strict=True):
         verify(file, content)
     checksums = {
-        file.name: content.sha256 for file, content in zip(entry.files, contents, strict=True)
+        file.name: content.sha256 for file, content in zip(source.files, contents, strict=True)
     }
-    return Dataset(entry.name, *parts, classes=entry.classes, checksums=checksums)
+    return Dataset(source.name, *parts, classes=source.classes, checksums=checksums)
 
 
-def _four_idx_files(contents: list[Content], entry: Entry) -> Parts:
-    train_images, train_labels, test_images, test_labels = contents
-    return (
-        *_idx_pair(train_images, train_labels, entry),
-        *_idx_pair(test_images, test_labels, entry),
+def _examine(source: Source, paths: list[Path]) -> CheckReport:
+    where = paths[0].parent if paths else None
+    files = tuple((path.name, path.stat().st_size) for path in paths)
+    try:
+        dataset = _made_here(source, {}) or _read(paths, source)
+    except ConfigurationError as error:  # the package that carries it is not installed
+        return CheckReport(source.name, "missing", str(error))
+    except DataError as error:
+        return CheckReport(source.name, "damaged", str(error), folder=where, files=files)
+    return CheckReport(
+        source.name,
+        "ok",
+        folder=where,
+        files=files,
+        checksums=tuple(dataset.checksums.items()),
+        train_per_class=_per_class(dataset.train_labels, dataset.classes),
+        test_per_class=_per_class(dataset.test_labels, dataset.classes),
     )
 
 
-def _cifar_batches(contents: list[Content], entry: Entry) -> Parts:
-    *train, test = (cifar_records(content, entry.classes) for content in contents)
-    images = np.concatenate([images for images, _ in train])
-    labels = np.concatenate([labels for _, labels in train])
-    return images, labels, *test
-
-
-def _emnist_selection(contents: list[Content], entry: Entry) -> Parts:
-    """Index lists into [ByMerge test split, then a supplement for its rare classes].
-
-    The images stay transposed, as in every official EMNIST file.
-    """
-    split_images, split_labels, more_images, more_labels, train_list, test_list = contents
-    split = _idx_pair(split_images, split_labels, entry)
-    more = _idx_pair(more_images, more_labels, entry)
-    images = np.concatenate([split[0], more[0]])
-    labels = np.concatenate([split[1], more[1]])
-    train = index_list(train_list, len(labels))
-    test = index_list(test_list, len(labels))
-    if np.intersect1d(train, test).size:
-        raise DataError(f"{test_list.path}: shares images with {train_list.path.name}")
-    return images[train], labels[train], images[test], labels[test]
-
-
-def _idx_pair(images: Content, labels: Content, entry: Entry) -> tuple[Images, Labels]:
-    pair = idx_images(images), idx_labels(labels, entry.classes)
-    if len(pair[0]) != len(pair[1]):
-        raise DataError(
-            f"{labels.path}: {len(pair[1])} labels for the {len(pair[0])} images of "
-            f"{images.path.name}"
-        )
-    return pair
-
-
-_READERS: dict[str, Callable[[list[Content], Entry], Parts]] = {
-    "fashion-mnist": _four_idx_files,
-    "mnist": _four_idx_files,
-    "emnist-balanced": _four_idx_files,
-    "emnist-bymerge": _emnist_selection,
-    "cifar-10": _cifar_batches,
-}
+def _per_class(labels: Labels, classes: int) -> tuple[int, ...]:
+    return tuple(int(count) for count in np.bincount(labels, minlength=classes))

@@ -1,19 +1,25 @@
-"""Who holds which training points: the result of every partition function."""
+"""Who holds which training points, and what all partitions share: options and checks."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
+from fedsteer.options import check_options, option
 
 Indices = NDArray[np.int64]
 
+MOST_CLIENTS = 10_000_000
+
+# For errors: the Python argument, then the setting of an experiment.
 LET_SHARE = "replace=True (partition.replace=true) lets clients share points"
-"""For errors: the Python argument, and the setting of an experiment or of --set."""
+DIVIDE_ALL = "points=None (partition.points=none) divides all data"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,28 @@ class Partition:
         return np.fromiter(map(len, self.indices), np.int64, len(self.indices))
 
 
+@dataclass(frozen=True)
+class PartitionOptions(ABC):
+    """The section [partition] of an experiment; every kind adds settings of its own."""
+
+    kind: ClassVar[str]
+
+    clients: int = option(100, "how many there are", low=1, high=MOST_CLIENTS)
+    points: int | None = option(None, "per client on average; none: all there are", low=1)
+    replace: bool = option(False, "clients may share points (needed if N exceeds the data)")
+
+    def __post_init__(self) -> None:
+        check_options(self, "partition.")
+
+    @abstractmethod
+    def divide(self, labels: Indices, seed: int) -> Partition:
+        """The training points of every client; `labels` are those of the whole training set."""
+
+    def label_groups(self, classes: int) -> dict[str, list[int]]:
+        """Named groups of labels whose accuracy is reported apart, if the kind has any."""
+        return {}
+
+
 def partition_of(
     indices: Sequence[Indices],
     labels: Indices,
@@ -69,7 +97,7 @@ def who_holds_what(partition: Partition, labels: Indices) -> Indices:
 
 
 def checked_labels(labels: NDArray[np.integer], clients: int, seed: int) -> Indices:
-    """What every partition function asks of the arguments they share."""
+    """Check the arguments that every partition function takes."""
     if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
         raise ConfigurationError("labels must be a non-empty one-dimensional array of integers")
     if labels.min() < 0:
@@ -82,7 +110,7 @@ def checked_labels(labels: NDArray[np.integer], clients: int, seed: int) -> Indi
 
 
 def checked_points(points: int | None, replace: bool, available: int) -> None:
-    """`points` per client of `available` ones: needed as soon as clients share points."""
+    """Check `points` per client of `available` ones; they are needed if clients share points."""
     if points is None:
         if replace:
             raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Label shares drawn from a Dirichlet distribution: a dial from one label each to uniform.
+"""Label shares drawn from a Dirichlet distribution, from one label per client to uniform.
 
 Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 Classification", 2019.
@@ -6,22 +6,41 @@ Classification", 2019.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.partition import (
+    DIVIDE_ALL,
     LET_SHARE,
     Indices,
     Partition,
+    PartitionOptions,
     checked_labels,
     checked_points,
     partition_of,
 )
 from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
+from fedsteer.options import option
 
+# Shares are equal to all digits beyond this alpha, and products of it may overflow.
 MOST_EVEN = 1e9
-"""An alpha beyond which shares are the same to all digits, and products of it may overflow."""
+
+
+@dataclass(frozen=True)
+class DirichletOptions(PartitionOptions):
+    """Label shares drawn from a Dirichlet distribution."""
+
+    kind = "dirichlet"
+    alpha: float = option(0.3, "smaller is more skewed", above=0, high=MOST_EVEN)
+
+    def divide(self, labels: Indices, seed: int) -> Partition:
+        """Points by drawn label shares."""
+        return dirichlet(
+            labels, self.clients, self.alpha, self.points, seed=seed, replace=self.replace
+        )
 
 
 def dirichlet(
@@ -36,11 +55,11 @@ def dirichlet(
 ) -> Partition:
     """Divide each label's points among the clients by shares drawn from Dirichlet(alpha).
 
-    All of the data is divided, and sizes are as unequal as the shares. Clients that would get fewer
-    than `minimum` points take some from the largest ones.
+    All of the data is divided, so sizes are as unequal as the shares. Clients with fewer than
+    `minimum` points take some from the largest clients.
 
-    With `replace`, clients share points: each draws its own label shares from Dirichlet(alpha) and
-    then `points` distinct points by them.
+    With `replace` clients share points: each draws its own label shares from Dirichlet(alpha),
+    then `points` distinct points by these shares.
     """
     labels = checked_labels(labels, clients, seed)
     checked_points(points, replace, len(labels))
@@ -53,8 +72,8 @@ def dirichlet(
         return partition_of(_shared(labels, clients, alpha, points, rng), labels)
     if points is not None:
         raise ConfigurationError(
-            f"{points} points for each client cannot be divided by Dirichlet shares: points=None "
-            f"(partition.points=none) divides all the data, {LET_SHARE}"
+            f"{points} points for each client cannot be divided by Dirichlet shares: "
+            f"{DIVIDE_ALL}, {LET_SHARE}"
         )
     if clients * minimum > len(labels):
         raise ConfigurationError(
@@ -71,11 +90,11 @@ def _divided(
     for label in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == label))
         bounds = np.cumsum(rng.dirichlet(np.full(clients, alpha))) * len(members)
-        # The last bound may fall short of the number of members by a rounding error. Points are
-        # rounded to the nearest client, and nobody is always the first: it would gain by that.
+        # The last bound may fall short of len(members) by a rounding error, so it is left out.
+        # The order of clients is random: rounding favours the first one.
         places = np.searchsorted(bounds[:-1], np.arange(len(members)) + 0.5, side="right")
         owner[members] = rng.permutation(clients)[places]
-    # Shuffled first, so that what `_topped_up` takes from the end of a client is of any label.
+    # Shuffled first, so that `_topped_up` takes points of any label from the end of a client.
     order = rng.permutation(len(labels))
     order = order[np.argsort(owner[order], kind="stable")]
     return np.split(order, np.cumsum(np.bincount(owner, minlength=clients))[:-1])
@@ -102,7 +121,7 @@ def _shared(
     indices = []
     for share in rng.dirichlet(np.full(len(kinds), alpha), size=clients):
         quota = np.minimum(rng.multinomial(points, share), room)
-        # What a label cannot give is taken from the others; there is enough of them all together.
+        # Other labels fill in for a label that runs out; together they have enough.
         excess = spread_evenly(points - int(quota.sum()), room - quota, quota, rng)
         assert excess is not None
         indices.append(draw_distinct(pools, range(len(kinds)), quota + excess, rng))

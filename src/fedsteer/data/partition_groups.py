@@ -1,25 +1,62 @@
 """Common and rare labels: the split of the FedSteer paper.
 
 A fraction gamma of the clients (the common group) holds the first half of the labels, the others
-(the rare group) the second half. Both groups hold about the same amount of data, so that the
-few clients of the rare group are large: floor(points / 2 / gamma) and floor(points / 2 /
-(1 - gamma)) points each, `points` being the average over all clients.
+(the rare group) the second half. Both groups hold about the same amount of data, so the few clients
+of the rare group are large. With `points` the average over all clients, a common client has
+floor(points / 2 / gamma) points and a rare one floor(points / 2 / (1 - gamma)).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedsteer import draws
-from fedsteer.data.partition import LET_SHARE, Indices, Partition, checked_labels, partition_of
+from fedsteer.data.partition import (
+    LET_SHARE,
+    Indices,
+    Partition,
+    PartitionOptions,
+    checked_labels,
+    partition_of,
+)
 from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
+from fedsteer.options import option
 
 _ROUNDING = 1e-9  # 1 - 0.95 is a little above 0.05 in floating point, but 50 / 0.05 is 1000
 
 _OR_SHARE = f" (partition.points); {LET_SHARE}"
+_GROUPS = ("common", "rare")
+
+
+@dataclass(frozen=True)
+class LabelGroupsOptions(PartitionOptions):
+    """Common and rare labels (the paper's)."""
+
+    kind = "label-groups"
+    gamma: float = option(0.9, "share of clients in the common group", above=0, below=1)
+    labels_per_client: float = option(
+        1.0, "share of its group's labels a client holds", above=0, high=1
+    )
+
+    def divide(self, labels: Indices, seed: int) -> Partition:
+        """Points by common and rare labels."""
+        return label_groups(
+            labels,
+            self.clients,
+            self.gamma,
+            self.points,
+            seed=seed,
+            labels_per_client=self.labels_per_client,
+            replace=self.replace,
+        )
+
+    def label_groups(self, classes: int) -> dict[str, list[int]]:
+        """The common labels and the rare ones."""
+        return dict(zip(_GROUPS, (kinds.tolist() for kinds in _halves(classes)), strict=True))
 
 
 def label_groups(
@@ -34,9 +71,9 @@ def label_groups(
 ) -> Partition:
     """Divide by common and rare labels; which clients are common is drawn from `seed`.
 
-    A client holds a share `labels_per_client` of its group's labels, drawn anew for each client,
-    and its points are spread over them as evenly as the data allows. Clients share no points
-    unless `replace` is set; each client's own points are distinct. `points` None: as many as both
+    A client holds a share `labels_per_client` of its group's labels, drawn for each client, and
+    its points are spread over them as evenly as the data allows. Clients share no points unless
+    `replace` is set; each client's own points are distinct. `points=None` takes as many as both
     groups have.
     """
     labels = checked_labels(labels, clients, seed)
@@ -62,7 +99,7 @@ def label_groups(
     rng = draws.generator(seed, "partition label groups")
     group = np.ones(clients, dtype=np.int64)
     group[rng.permutation(clients)[:common_clients]] = 0
-    kinds = np.split(np.arange(classes), [classes // 2])
+    kinds = _halves(classes)
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     _refuse_too_few(group, sizes, kinds, pools, replace)
 
@@ -88,7 +125,11 @@ def label_groups(
             takes = zip(allowed, used[allowed], quota, strict=True)
             indices.append(np.concatenate([pools[k][at : at + n] for k, at, n in takes]))
         used[allowed] += quota
-    return partition_of(indices, labels, group, ("common", "rare"))
+    return partition_of(indices, labels, group, _GROUPS)
+
+
+def _halves(classes: int) -> list[Indices]:
+    return np.split(np.arange(classes), [classes // 2])
 
 
 def _refuse_too_few(
@@ -98,7 +139,7 @@ def _refuse_too_few(
     pools: list[Indices],
     replace: bool,
 ) -> None:
-    for number, name in enumerate(("common", "rare")):
+    for number, name in enumerate(_GROUPS):
         members = 1 if replace else int((group == number).sum())
         available = sum(len(pools[label]) for label in kinds[number])
         if members * sizes[number] > available:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.partition import (
+    DIVIDE_ALL,
     LET_SHARE,
     Indices,
     Partition,
+    PartitionOptions,
     checked_labels,
     checked_points,
     partition_of,
 )
 from fedsteer.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class IidOptions(PartitionOptions):
+    """Every client's points are a uniform sample."""
+
+    kind = "iid"
+
+    def divide(self, labels: Indices, seed: int) -> Partition:
+        """Uniform samples."""
+        return iid(labels, self.clients, self.points, seed=seed, replace=self.replace)
 
 
 def iid(
@@ -24,7 +39,7 @@ def iid(
     seed: int,
     replace: bool = False,
 ) -> Partition:
-    """`points` random points each, or all of the data in equal parts without `points`.
+    """`points` random points per client, or all of the data in equal parts if it is None.
 
     Clients share no points unless `replace` is set; each client's own points are distinct.
     """
@@ -37,7 +52,7 @@ def iid(
         )
     needed = clients * (points or 1)
     if needed > len(labels):
-        instead = "" if points is None else "points=None (partition.points=none) divides all data, "
+        instead = "" if points is None else f"{DIVIDE_ALL}, "
         raise ConfigurationError(
             f"{clients} clients need {needed} points or more, the data has {len(labels)}; "
             f"{instead}{LET_SHARE}"

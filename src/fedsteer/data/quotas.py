@@ -12,10 +12,10 @@ from fedsteer.data.partition import Indices
 def spread_evenly(
     points: int, room: Indices, used: Indices, rng: np.random.Generator
 ) -> Indices | None:
-    """Divide `points` over labels as evenly as their `room` allows; None when it is too small.
+    """Divide `points` over labels as evenly as their `room` allows; None if it is too small.
 
-    Odd points go to the labels least `used` so far, in random order among equals: over many
-    clients no label is then drawn, or drawn empty, before the others.
+    Odd points go to the labels least `used` so far, in random order among equals, so over many
+    clients all labels are used equally.
     """
     if points > room.sum():
         return None

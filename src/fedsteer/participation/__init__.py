@@ -1,35 +1,51 @@
-"""Who is there each round.
+"""Which clients take part in each round: one file per process, and the table of their options.
 
-    base             `Participation`: the protocol every process follows
-    bernoulli        `Bernoulli`, `group_probabilities`: independent draws, weak and powerful
-    markov           `Markov`: bursts of presence and absence
-    diurnal          `Diurnal`: day and night
-    everybody        `Everybody`: full participation
-    trace            `Trace`: recorded availability
-    trace_files      `read_trace`: CSV and JSON of our own, FedScale's pickle, FLASH's event log
-    view             `ProbabilityView`: what a rule is told of the probabilities
+    base             `Participation`, the protocol; options and probabilities that several share
+    bernoulli        independent draws
+    markov           bursts of presence and absence
+    diurnal          day and night
+    everybody        full participation
+    trace            recorded availability
+    trace_files      `read_trace`: our own CSV and JSON, FedScale's pickle, FLASH's event log
 
-All of them are functions of (seed, round): asking for a round twice, or in another order, or in
+Every process is a function of (seed, round): asking for a round twice, in another order or in
 another process gives the same clients.
 """
 
-from fedsteer.participation.base import Participation
-from fedsteer.participation.bernoulli import Bernoulli, group_probabilities
-from fedsteer.participation.diurnal import Diurnal
-from fedsteer.participation.everybody import Everybody
-from fedsteer.participation.markov import Markov
+from fedsteer.participation.base import (
+    Participation,
+    ParticipationOptions,
+    group_probabilities,
+)
+from fedsteer.participation.bernoulli import Bernoulli, BernoulliOptions, GroupsOptions
+from fedsteer.participation.diurnal import Diurnal, DiurnalOptions
+from fedsteer.participation.everybody import Everybody, EverybodyOptions
+from fedsteer.participation.markov import Markov, MarkovOptions
 from fedsteer.participation.trace import Trace
-from fedsteer.participation.trace_files import read_trace
-from fedsteer.participation.view import ProbabilityView
+from fedsteer.participation.trace_files import TraceOptions, read_trace
 
 __all__ = [
+    "PROCESSES",
     "Bernoulli",
     "Diurnal",
     "Everybody",
     "Markov",
     "Participation",
-    "ProbabilityView",
+    "ParticipationOptions",
     "Trace",
     "group_probabilities",
     "read_trace",
 ]
+
+PROCESSES: dict[str, type[ParticipationOptions]] = {
+    options.kind: options
+    for options in (
+        GroupsOptions,
+        BernoulliOptions,
+        MarkovOptions,
+        DiurnalOptions,
+        TraceOptions,
+        EverybodyOptions,
+    )
+}
+"""`participation.kind` -> its options. A new process is entered here."""

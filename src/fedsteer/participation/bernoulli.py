@@ -1,4 +1,4 @@
-"""Independent draws: each client is there with its own probability, round by round."""
+"""Independent draws: each client takes part with its own probability, round by round."""
 
 from __future__ import annotations
 
@@ -7,15 +7,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsteer import draws
-from fedsteer.errors import ConfigurationError
 from fedsteer.participation.base import (
     ClientNumbers,
+    LongRunOptions,
     Probabilities,
-    checked_clients,
+    check_whole,
     checked_probabilities,
-    checked_round,
-    checked_seed,
 )
+
+
+@dataclass(frozen=True)
+class BernoulliOptions(LongRunOptions):
+    """Independent draws, round by round."""
+
+    kind = "bernoulli"
+
+    def process(self, clients: int, seed: int) -> Bernoulli:
+        """Independent draws with these probabilities."""
+        return Bernoulli(self.long_run(clients, seed), seed=seed)
+
+
+@dataclass(frozen=True)
+class GroupsOptions(BernoulliOptions):
+    """Independent draws of weak and powerful clients (the paper's)."""
+
+    kind = "groups"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,19 +43,7 @@ class Bernoulli:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "probabilities", checked_probabilities(self.probabilities))
-        checked_seed(self.seed)
-
-    @classmethod
-    def groups(
-        cls,
-        clients: int = 100,
-        weak: float = 0.04,
-        powerful: float = 0.16,
-        share: float = 0.5,
-        seed: int = 0,
-    ) -> Bernoulli:
-        """A share of weak clients and the rest powerful; the defaults are the paper's setting."""
-        return cls(group_probabilities(clients, weak, powerful, share, seed), seed)
+        check_whole("seed", self.seed)
 
     @property
     def clients(self) -> int:
@@ -48,28 +52,6 @@ class Bernoulli:
 
     def present(self, round: int) -> ClientNumbers:
         """The clients whose draw succeeds in this round."""
-        checked_round(round)
+        check_whole("round", round)
         chance = draws.generator(self.seed, "participation", round=round).random(self.clients)
         return np.flatnonzero(chance < self.probabilities)
-
-
-def group_probabilities(
-    clients: int = 100,
-    weak: float = 0.04,
-    powerful: float = 0.16,
-    share: float = 0.5,
-    seed: int = 0,
-) -> Probabilities:
-    """round(share * clients) clients with probability `weak`, the others with `powerful`.
-
-    Which client is weak is drawn from the seed for this purpose alone, hence independent of the
-    group its data puts it in.
-    """
-    checked_clients(clients)
-    checked_seed(seed)
-    if not 0 <= share <= 1:
-        raise ConfigurationError(f"share must lie in [0, 1], got {share}")
-    values = np.full(clients, powerful, dtype=np.float64)
-    order = draws.generator(seed, "participation groups").permutation(clients)
-    values[order[: round(share * clients)]] = weak
-    return checked_probabilities(values)

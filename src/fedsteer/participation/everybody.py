@@ -6,7 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsteer.participation.base import ClientNumbers, Probabilities, checked_clients, checked_round
+from fedsteer.participation.base import (
+    ClientNumbers,
+    ParticipationOptions,
+    Probabilities,
+    check_whole,
+)
+
+
+@dataclass(frozen=True)
+class EverybodyOptions(ParticipationOptions):
+    """All clients take part in every round."""
+
+    kind = "everybody"
+
+    def process(self, clients: int, seed: int) -> Everybody:
+        """Full participation; nothing is drawn."""
+        return Everybody(clients)
 
 
 @dataclass(frozen=True)
@@ -16,7 +32,7 @@ class Everybody:
     clients: int
 
     def __post_init__(self) -> None:
-        checked_clients(self.clients)
+        check_whole("clients", self.clients, low=1)
 
     @property
     def probabilities(self) -> Probabilities:
@@ -25,5 +41,5 @@ class Everybody:
 
     def present(self, round: int) -> ClientNumbers:
         """All clients."""
-        checked_round(round)
+        check_whole("round", round)
         return np.arange(self.clients)

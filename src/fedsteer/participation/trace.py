@@ -1,4 +1,4 @@
-"""Recorded availability: when each client was there, in seconds, repeated for ever."""
+"""Recorded availability: when each client was available, in seconds, repeated forever."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation.base import ClientNumbers, Probabilities, checked_round, checked_seed
+from fedsteer.participation.base import ClientNumbers, Probabilities, check_whole
 
 Times = NDArray[np.float64]
-EXACT = 1 << 31  # products of two numbers below it fit 64 bits
+EXACT = 1 << 31  # products of two numbers below it fit into 64 bits
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Client i is available in each interval [start, end) of `intervals[i]`, a (k, 2) array.
 
-    Round t starts at second t * round_seconds, and a client takes part in it when it is available
-    at that instant and stays so for `stay_seconds` more. A client's record repeats after
-    `lengths` seconds (one value, or one per client; the last end of all without it). Intervals
-    that touch are one, but not across the end of a record.
+    Round t starts at second t * round_seconds. A client takes part in it if it is available at
+    that instant and for `stay_seconds` more. A client's record repeats after `lengths` seconds:
+    one value, or one per client; the last end of all clients by default. Intervals that touch
+    are joined, but not across the end of a record.
     """
 
     intervals: tuple[Times, ...]
@@ -70,9 +70,8 @@ class Trace:
     def probabilities(self) -> Probabilities:
         """The share of rounds each client takes part in; 0 for one that never does.
 
-        Rounds start at each of the b instants of a record equally often (`_grid`), so it is enough
-        to count those inside the intervals. This differs from the share of time when rounds are
-        long.
+        Rounds start at each of the b instants of a record equally often (see `_Grid`), so counting
+        the instants inside the intervals is enough. For long rounds this is not the share of time.
         """
         grid = self._grid
         hits = np.maximum(grid.last - grid.first, 0.0)
@@ -81,13 +80,13 @@ class Trace:
 
     def present(self, round: int) -> ClientNumbers:
         """The clients available when this round starts."""
-        checked_round(round)
+        check_whole("round", round)
         now = self._grid.instant(round)[self._owners]
         return np.unique(self._owners[(self._grid.first <= now) & (now < self._grid.last)])
 
     def sample(self, clients: int, seed: int) -> Trace:
         """A trace of `clients` of the recorded devices, drawn without replacement."""
-        checked_seed(seed)
+        check_whole("seed", seed)
         if not 1 <= clients <= self.clients:
             raise ConfigurationError(
                 f"{clients} clients cannot be drawn from a trace of {self.clients}"
@@ -122,19 +121,19 @@ class Trace:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Modulo a record's length L, rounds start at the multiples of L / b.
+    """Modulo a record's length L, rounds start at multiples of L / b, called instants.
 
-    a / b is round_seconds / L in lowest terms: round t starts at instant t a mod b. Counting in
-    instants keeps seconds like 0.1, which no float holds, from drifting over the ends of intervals.
+    With a / b = round_seconds / L in lowest terms, round t starts at instant t a mod b. Counting
+    instants keeps seconds like 0.1, which no float holds, from drifting past interval ends.
     """
 
     instants: Times  # (N,) b
     strides: Times  # (N,) a mod b
-    first: Times  # of each interval: its first instant
-    last: Times  # and the one after its last
+    first: Times  # the first instant of each interval
+    last: Times  # the instant after its last
 
     def instant(self, round: int) -> Times:
-        """(N,) at which this round starts."""
+        """The instant at which this round starts, (N,)."""
         if self.instants.max() < EXACT:
             whole = self.instants.astype(np.int64)
             return (round % whole * self.strides.astype(np.int64) % whole).astype(np.float64)
@@ -143,12 +142,12 @@ class _Grid:
 
 @cache
 def _ratio(seconds: float, length: float) -> Fraction:
-    """As they are written: 0.1 is a tenth, though no float is."""
+    """The ratio of the decimal numbers as written: 0.1 is a tenth, though no float is."""
     return Fraction(repr(float(seconds))) / Fraction(repr(float(length)))
 
 
 def _whole(places: Times) -> Times:
-    """Without what division has added to or taken from whole numbers."""
+    """Whole numbers freed of the rounding error of a division."""
     near = np.rint(places)
     return np.where(np.abs(places - near) <= 1e-12 * np.maximum(near, 1.0), near, places)
 

@@ -6,9 +6,9 @@ Times are seconds. The device becomes available at active[i] and unavailable at 
 record repeats after finish_time. `duration` and `model` are not used. Devices become clients in the
 order of their ids.
 
-A pickle is a program. It is run here by a machine that has no access to any class or function, so
-it can build plain containers, numbers and texts and nothing else. It is also looked through first:
-one damaged memory address in it would have the machine reserve gigabytes.
+A pickle is a program. The unpickler here has no access to any class or function, so a file can
+build plain containers, numbers and strings and nothing else. Memory addresses are checked first:
+a single damaged one would make the unpickler reserve gigabytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from fedsteer.participation.trace import Times
 
 class _PlainValuesOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> NoReturn:
-        raise DataError(f"refused: the pickle asks for {module}.{name}, only plain values may be")
+        raise DataError(
+            f"refused: the pickle asks for {module}.{name}; only plain values are allowed"
+        )
 
 
 def fedscale_intervals(data: bytes) -> tuple[tuple[Times, ...], Times]:
@@ -43,14 +45,14 @@ def fedscale_intervals(data: bytes) -> tuple[tuple[Times, ...], Times]:
     try:
         devices = sorted(content)
     except TypeError as error:
-        raise DataError("device ids must be all numbers or all texts") from error
+        raise DataError("device ids must be all numbers or all strings") from error
     records = [_record(content[device], str(device)) for device in devices]
     return tuple(intervals for intervals, _ in records), np.array([end for _, end in records])
 
 
 def _refuse_far_addresses(data: bytes) -> None:
     for operation, argument, _ in pickletools.genops(data):
-        # Addresses are counted up, one an operation, by whoever writes a pickle.
+        # A writer counts addresses up, one per operation.
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
             raise DataError("refused: the pickle writes far beyond its own size")
 
@@ -65,7 +67,7 @@ def _record(record: Any, device: str) -> tuple[Times, float]:
     if finish <= 0:
         raise DataError(f"device {device}: finish_time must be positive")
     intervals = np.column_stack([active, inactive])
-    return intervals[active != inactive], float(finish)  # one of no duration is none
+    return intervals[active != inactive], float(finish)  # an empty interval is none
 
 
 def _times(values: Any, device: str) -> Times:

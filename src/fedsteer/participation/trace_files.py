@@ -2,11 +2,11 @@
 
     .csv           columns client, start, end (seconds): one row per interval, in any order
     .json          {"0": [[start, end], ...], "1": ...}, seconds
-    .json          FLASH's event log, told by its "messages" (see trace_flash)
+    .json          FLASH's event log, recognised by its "messages" (see trace_flash)
     .pkl .pickle   FedScale's behaviour trace (see trace_fedscale)
 
-Clients of the first two are numbered from 0; a number that does not occur is a client that is never
-available. Files are untrusted: whatever is wrong with one ends in a `DataError` that names it.
+Clients of the first two formats are numbered from 0; a missing number is a client that is never
+available. Files are not trusted: every problem with one raises a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,37 @@ import csv
 import io
 import json
 import os
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedsteer.errors import DataError
+from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.options import option
+from fedsteer.participation.base import ParticipationOptions
 from fedsteer.participation.trace import Times, Trace
 from fedsteer.participation.trace_fedscale import fedscale_intervals
 from fedsteer.participation.trace_flash import flash_intervals
 
 MOST_CLIENTS = 1_000_000  # one mistyped client number must not fill the memory
+
+
+@dataclass(frozen=True)
+class TraceOptions(ParticipationOptions):
+    """Recorded availability, from a file."""
+
+    kind = "trace"
+    trace: str | None = option(None, "a file, see docs/traces.md", path=True)
+    round_seconds: float = option(600.0, "length of a round", above=0)
+
+    def process(self, clients: int, seed: int) -> Trace:
+        """The trace; if it has more devices than there are clients, a sample of them."""
+        if self.trace is None:
+            raise ConfigurationError("participation.trace must name a file")
+        trace = _read_once(self.trace, self.round_seconds, *_last_change(self.trace))
+        return trace if trace.clients == clients else trace.sample(clients, seed)
 
 
 def read_trace(
@@ -35,7 +55,7 @@ def read_trace(
     length: float | None = None,
     stay_seconds: float = 0.0,
 ) -> Trace:
-    """The trace in a file; `length` (seconds) overrides when the records repeat."""
+    """The trace in a file; `length` (seconds) overrides the time after which records repeat."""
     path = Path(path)
     try:
         intervals, lengths = _parse(path)
@@ -44,6 +64,20 @@ def read_trace(
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
+
+
+@lru_cache(maxsize=2)
+def _read_once(path: str, round_seconds: float, *change: int) -> Trace:
+    """All runs of a comparison share one copy, until the file changes."""
+    return read_trace(path, round_seconds=round_seconds)
+
+
+def _last_change(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+    except OSError:  # reading the file says what is wrong
+        return ()
+    return found.st_mtime_ns, found.st_size
 
 
 def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
@@ -65,12 +99,12 @@ def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A table of a JSON file; a name that comes twice would silently lose what came first."""
-    table = dict(pairs)
-    if len(table) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{twice!r} comes twice")
+    """A JSON object; of two equal names, Python alone would silently keep the second."""
+    table = {}
+    for name, value in pairs:
+        if name in table:
+            raise DataError(f"{name!r} comes twice")
+        table[name] = value
     return table
 
 
@@ -113,7 +147,7 @@ def _json_intervals(content: dict[str, Any]) -> tuple[Times, ...]:
 
 def _pair(interval: Any) -> tuple[float, float]:
     start, end = interval
-    # float() alone would take the texts and truth values that JSON can hold as well.
+    # float() would also accept strings and booleans.
     if not all(type(time) in (int, float) for time in (start, end)):
         raise ValueError
     return float(start), float(end)

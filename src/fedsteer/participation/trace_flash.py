@@ -8,13 +8,12 @@ One line per event. A device is available while it is charging, on Wi-Fi and loc
     Wi-Fi      from wifi to any other network (2g, 3g, 4g, 5g, unknown)
     locked     from screen_lock to screen_unlock
 
-Until the first event of its kind, each of the three counts as false. Other events (screen on
-and off, battery level) do not matter. Lines are taken in the order of their times. An
-availability that is still open lasts until the device's last event.
+Each of the three is false until the first event of its kind. Other events (screen on and off,
+battery level) are ignored. Lines are sorted by time. An availability without an end lasts
+until the device's last event.
 
-Second 0 is midnight before the first event of any device, and all records repeat after the same
-whole number of days, so that day and night stay where they are. Devices become clients in the order
-of the file.
+Second 0 is midnight before the first event of any device. All records repeat after the same whole
+number of days, so day and night keep their hours. Devices become clients in the order of the file.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def flash_intervals(content: dict[str, Any]) -> tuple[tuple[Times, ...], float]:
     logs = [_events(record, device) for device, record in content.items()]
     times = [moment for events in logs for moment, _ in events]
     if not any(event in _EFFECTS for events in logs for _, event in events):
-        raise DataError("no event of the log tells of charging, Wi-Fi or the lock")
+        raise DataError("the log has no event about charging, Wi-Fi or the lock")
     midnight = min(times).replace(hour=0, minute=0, second=0)
     days = (max(times) - midnight) // timedelta(days=1) + 1
     return tuple(_available(events, midnight) for events in logs), days * _DAY
@@ -65,9 +64,9 @@ def _events(record: dict[str, Any], device: str) -> list[Event]:
         try:
             time = datetime.strptime(moment.strip(), "%Y-%m-%d %H:%M:%S")
         except ValueError as error:
-            raise DataError(f"device {device}: {line[:60]!r} is no time and event") from error
+            raise DataError(f"device {device}: {line[:60]!r} is not a time and an event") from error
         events.append((time, event.strip().lower()))
-    # By time only: events of the same second keep their order.
+    # Stable: events of the same second keep their order.
     return sorted(events, key=lambda event: event[0])
 
 
@@ -88,6 +87,6 @@ def _available(events: list[Event], midnight: datetime) -> Times:
             since = None
     if since is not None:
         intervals.append((since, now))
-    # Coming and going within one second is no availability.
+    # Available for less than a second is not available.
     lasting = [pair for pair in intervals if pair[0] < pair[1]]
     return np.array(lasting, dtype=np.float64).reshape(-1, 2)

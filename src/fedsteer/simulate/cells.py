@@ -13,7 +13,6 @@ from fedsteer.rules import Rule
 from fedsteer.simulate.entries import Entry, find_entry, refuse_endless_warm_up
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.runner import Progress, Watch, run_entry
-from fedsteer.simulate.world import make_participation
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[
         # A mistake in its options shows now, not after hours.
         made.append(entry.build(experiment, 0, [1.0]))
     if waiting := [rule for rule in made if rule.options.warms_up]:
-        plan, clients = experiment.participation, experiment.partition.clients
+        clients = experiment.partition.clients
         for seed in range(experiment.seeds):
-            odds = make_participation(plan, clients, seed).probabilities
+            odds = experiment.participation.process(clients, seed).probabilities
             for rule in waiting:
                 refuse_endless_warm_up(rule, odds)
     return [

@@ -1,75 +1,41 @@
 """What is run: one frozen dataclass per section of an experiment file.
 
-An experiment is a TOML file, by path or by the name of one that ships with the package. Every
-section and key is checked; an unknown one is an error that names the nearest valid one.
+Every section and key is checked; an unknown one is an error that names the nearest valid one. The
+sections [partition] and [participation] have one dataclass per `kind`, in `fedsteer.data` and
+`fedsteer.participation`.
 """
 
 from __future__ import annotations
 
-import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from importlib.resources import files
-from pathlib import Path
 from typing import Any, get_type_hints
 
+from fedsteer.data import PARTITIONS, PartitionOptions
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.options import check_options, check_value, option, single
+from fedsteer.participation import PROCESSES, ParticipationOptions
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
-WORDS = {"True": True, "False": False, "None": "none"}  # as Python has them
 MOST_WHOLE = 1 << 63  # of any whole number in a setting
-MOST_CLIENTS, MOST_ROUNDS, MOST_THREADS = 10_000_000, 1_000_000_000, 1_024
+MOST_ROUNDS, MOST_THREADS = 1_000_000_000, 1_024
+
+Kinds = Mapping[str, type[Any]]
+KINDS: dict[str, Kinds] = {"partition": PARTITIONS, "participation": PROCESSES}
+"""Sections that have kinds: each kind has options of its own."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """Which images. `folder` overrides where they are searched."""
+    """Which images."""
 
     name: str = option("digits", "`fedsteer data list`")
-    folder: str | None = option(None, "default: $FEDSTEER_DATA, then the cache")
+    folder: str | None = option(None, "default: $FEDSTEER_DATA, then the cache", path=True)
     options: dict[str, Any] = option({}, "of the made-up data set only")
-
-
-@dataclass(frozen=True)
-class PartitionPlan:
-    """Who holds what: label-groups (the paper's), dirichlet, shards or iid."""
-
-    kind: str = option("label-groups", "label-groups, dirichlet, shards or iid")
-    clients: int = option(100, "how many there are", low=1, high=MOST_CLIENTS)
-    points: int | None = option(None, "per client on average; left out or none: all there are")
-    gamma: float = option(0.9, "label-groups: share of clients in the common group")
-    labels_per_client: float = option(
-        1.0, "label-groups: share of its group's labels a client holds"
-    )
-    alpha: float = option(0.3, "dirichlet: smaller is more skewed")
-    shards_per_client: int = option(2, "shards: of points sorted by label")
-    replace: bool = option(False, "clients may share points (needed where N exceeds the data)")
-
-
-@dataclass(frozen=True)
-class ParticipationPlan:
-    """Who is there: groups (the paper's), bernoulli, markov, diurnal, trace or everybody."""
-
-    kind: str = option("groups", "groups, bernoulli, markov, diurnal, trace or everybody")
-    weak: float = option(0.04, "groups, markov, diurnal: probability of the weak ...")
-    powerful: float = option(0.16, "... and of the powerful clients")
-    share: float = option(0.5, "share of weak clients")
-    probabilities: list[float] | None = option(None, "any vector instead of the two groups")
-    mean_on: float = option(4.0, "markov: mean number of rounds a client stays")
-    amplitude: float = option(0.8, "diurnal: how much of p comes and goes with the day")
-    period: float = option(24.0, "diurnal: rounds a day")
-    phases: str = option("common", 'diurnal: everybody\'s day at once, or "spread"')
-    trace: str | None = option(None, "trace: a file, see docs/traces.md")
-    round_seconds: float = option(600.0, "trace: length of a round")
-    reported: str = option("known", "what rules are told of p: known, estimated, or wrong")
-    wrong_factor: float = option(1.0, 'reported = "wrong": p times this ...')
-    wrong_noise: float = option(0.0, "... times exp(noise), per client")
 
 
 @dataclass(frozen=True)
@@ -78,29 +44,6 @@ class Model:
 
     name: str = option("mlp", 'or "package.module:factory": factory(shape, classes, **options)')
     options: dict[str, Any] = option({}, "e.g. hidden = [64]")
-
-
-GROUPS, BY_ODDS = ("weak", "powerful", "share"), ("groups", "bernoulli", "markov", "diurnal")
-ONLY_FOR: dict[str, dict[str, tuple[str | None, ...]]] = {
-    "partition.gamma": {"kind": ("label-groups",)},
-    "partition.labels_per_client": {"kind": ("label-groups",)},
-    "partition.alpha": {"kind": ("dirichlet",)},
-    "partition.shards_per_client": {"kind": ("shards",)},
-    **{f"participation.{name}": {"kind": BY_ODDS, "probabilities": (None,)} for name in GROUPS},
-    "participation.probabilities": {"kind": BY_ODDS},
-    "participation.mean_on": {"kind": ("markov",)},
-    "participation.amplitude": {"kind": ("diurnal",)},
-    "participation.period": {"kind": ("diurnal",)},
-    "participation.phases": {"kind": ("diurnal",)},
-    "participation.trace": {"kind": ("trace",)},
-    "participation.round_seconds": {"kind": ("trace",)},
-    "participation.wrong_factor": {"reported": ("wrong",)},
-    "participation.wrong_noise": {"reported": ("wrong",)},
-    "server.beta1": {"method": ("momentum", "adam", "yogi")},
-    "server.beta2": {"method": ("adam", "yogi")},
-    "server.tau": {"method": ("adam", "yogi")},
-}
-"""Settings that mean something only beside others of their section, which have one of these."""
 
 
 @dataclass(frozen=True)
@@ -112,26 +55,26 @@ class RunPlan:
     checkpoint_every: int = option(10, "rounds", low=1)
     device: str = option("cpu", "or cuda, cuda:1")
     engine: str = option("auto", "auto: by the static rule of fedsteer.training.engines")
-    threads: int = option(0, "0: by the static rule", low=0, high=MOST_THREADS)
+    threads: int = option(0, "of torch; 0: by the static rule", low=0, high=MOST_THREADS)
     precision: str = option(
         "fast", "of local training on a GPU: fast (tf32, bfloat16) or float32", choices=PRECISIONS
     )
     test_share: float = option(
         1.0, "of the test set, from its end (the authors' code uses .7)", above=0, high=1
     )
-    watch: list[int] = option([5, 55, 95], "whose coordinates to record")
+    watch: list[int] = option([5, 55, 95], "clients whose coordinates are recorded")
     baseline: str = option("fedavg", "comparisons are paired against this entry")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All sections. `rules` are the entries compared, `options` what a rule is told here."""
+    """All sections. `rules` are the entries compared, `options` those of each rule."""
 
     name: str = "digits"
     title: str = ""
     data: Data = field(default_factory=Data)
-    partition: PartitionPlan = field(default_factory=PartitionPlan)
-    participation: ParticipationPlan = field(default_factory=ParticipationPlan)
+    partition: PartitionOptions = field(default_factory=PARTITIONS["label-groups"])
+    participation: ParticipationOptions = field(default_factory=PROCESSES["groups"])
     model: Model = field(default_factory=Model)
     training: LocalTraining = field(default_factory=LocalTraining)
     server: ServerOptimiser = field(default_factory=ServerOptimiser)
@@ -143,12 +86,11 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_options(self.partition, "partition.")
         check_options(self.run, "run.")
         if not self.rules:
             raise ConfigurationError("rules must name at least one rule")
         if not self.name or self.name in (".", "..") or set(self.name) & set("/\\\0"):
-            raise ConfigurationError(f"name is that of a folder, not {self.name!r}")
+            raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
         for rule in self.options:
@@ -158,7 +100,7 @@ class Experiment:
             for name, table in tables.items():
                 if not isinstance(table, Mapping):
                     raise ConfigurationError(f"{section}.{name} is a table, not a value")
-        for rule, table in self.options.items():  # also of rules that are not asked for today
+        for rule, table in self.options.items():  # including rules that are not run
             known = {entry.name: entry for entry in fields(RULES[rule].options_type)}
             for key, value in table.items():
                 if key not in known:
@@ -171,10 +113,13 @@ class Experiment:
 
     def as_dict(self) -> dict[str, Any]:
         """For the manifest."""
-        return asdict(self)
+        table = asdict(self)
+        for name in KINDS:
+            table[name] = {"kind": getattr(self, name).kind} | table[name]
+        return table
 
     def changed(self, settings: Mapping[str, Any]) -> Experiment:
-        """With "section.key" settings on top."""
+        """A copy with "section.key" settings on top."""
         table: dict[str, Any] = {}
         for path, value in settings.items():
             inner = table
@@ -182,93 +127,48 @@ class Experiment:
             for section in sections:
                 inner = inner.setdefault(section, {})
                 if not isinstance(inner, dict):
-                    raise ConfigurationError(f"{path} lies below a setting that has a value")
+                    raise ConfigurationError(f"{path} is below a setting that has a value")
             inner[key] = value
+        return self.updated(table)
+
+    def updated(self, table: Mapping[str, Any]) -> Experiment:
+        """A copy with the values of a nested table on top, as read from TOML."""
         base = self
         for section in ("data", "model"):  # options belong to the name they came with
             old, new = getattr(self, section), table.get(section)
             if isinstance(new, dict) and new.get("name", old.name) != old.name:
                 base = replace(base, **{section: replace(old, options={})})
-        changed: Experiment = _merge(base, table, "")
-        return changed
+        merged: Experiment = _merge(base, table, "")
+        return merged
 
     def without_effect(self, settings: Iterable[str]) -> str | None:
-        """Which of these settings changes nothing here, in words: it is for another kind."""
+        """In words, the first of these settings that changes nothing beside the others."""
         for path in settings:
-            section = path.partition(".")[0]
-            for name, wanted in ONLY_FOR.get(path, {}).items():
-                if (found := getattr(getattr(self, section), name)) not in wanted:
+            name, _, key = path.partition(".")
+            section = getattr(self, name)
+            if not is_dataclass(section):
+                continue
+            needs = {e.name: e.metadata["only_if"] for e in fields(section)}
+            for other, wanted in needs.get(key, {}).items():
+                if (found := getattr(section, other)) not in wanted:
                     if wanted == (None,):
-                        return f"{path} has no effect beside {section}.{name}"
-                    words = " or ".join(map(str, wanted))
-                    return f"{path} is for {section}.{name} = {words}; here it is {found}"
+                        return f"{path} has no effect beside {name}.{other}"
+                    return _only_for(path, f"{name}.{other}", wanted, found)
         return None
 
 
-def shipped_experiments() -> dict[str, str]:
-    """Name -> TOML text of every experiment in the package."""
-    folder = files("fedsteer") / "experiments"
-    return {
-        entry.name.removesuffix(".toml"): entry.read_text()
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".toml")
-    }
+def kinds_that_know(kinds: Kinds, key: str) -> list[str]:
+    """The kinds that have this setting."""
+    return [kind for kind, options in kinds.items() if key in {e.name for e in fields(options)}]
 
 
-def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:
-    """An experiment by shipped name or path to a TOML file, with settings on top."""
-    path = Path(name)
-    if path.suffix == ".toml":
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{name} is not valid TOML: not a text in UTF-8") from None
-        title = path.stem
-    else:
-        shipped = shipped_experiments()
-        if name not in shipped:
-            raise unknown("experiment", name, shipped)
-        text, title = shipped[name], name
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
-    experiment: Experiment = _merge(Experiment(name=title), table, "")
-    if path.suffix == ".toml":
-        experiment = _beside(path.parent, experiment)
-    return experiment.changed(settings or {})
-
-
-def _beside(folder: Path, experiment: Experiment) -> Experiment:
-    """Files that an experiment names lie where it does, unless they only lie elsewhere."""
-    named = {
-        "participation.trace": experiment.participation.trace,
-        "data.folder": experiment.data.folder,
-    }
-    there = {key: folder / place for key, place in named.items() if place is not None}
-    return experiment.changed({key: str(path) for key, path in there.items() if path.exists()})
-
-
-def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """--set section.key=value pairs; values are TOML, a bare word is a string."""
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key:
-            raise ConfigurationError(f"--set wants section.key=value, not {pair!r}")
-        try:
-            whole = re.sub(r"^([+-]?)(?=\.\d)", r"\g<1>0", text.strip())  # .5 is 0.5
-            settings[key.strip()] = tomllib.loads(f"value = {whole}")["value"]
-        except ValueError:  # also a number of too many digits
-            settings[key.strip()] = WORDS.get(text.strip(), text)
-    return settings
+def _only_for(path: str, other: str, wanted: Iterable[str | None], found: str) -> str:
+    return f"{path} is for {other} = {' or '.join(map(str, wanted))}; here it is {found}"
 
 
 def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
-    """A copy of dataclass `base` with the table's values, checked by name and kind."""
-    known = {entry.name for entry in fields(base)}
+    """A copy of dataclass `base` with the table's values, checked by name and type."""
+    known = [entry.name for entry in fields(base)]
     hints = get_type_hints(type(base))
     changes: dict[str, Any] = {}
     for key, value in table.items():
@@ -279,6 +179,8 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
         if is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigurationError(f"{path} is a section, not a value")
+            if path in KINDS:
+                current, value = _of_kind(current, value, KINDS[path], path)
             changes[key] = _merge(current, value, f"{path}.")
         elif isinstance(current, dict):
             if not isinstance(value, Mapping):
@@ -287,6 +189,27 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
         else:
             changes[key] = _fitting(value, hints[key], path)
     return replace(base, **changes)
+
+
+def _of_kind(
+    current: Any, table: Mapping[str, Any], kinds: Kinds, section: str
+) -> tuple[Any, dict[str, Any]]:
+    """The options of the table's `kind`, and the rest of the table.
+
+    Settings that both kinds know keep their values.
+    """
+    kind = _fitting(table.get("kind", current.kind), str, f"{section}.kind")
+    if kind not in kinds:
+        raise unknown(f"{section}.kind", kind, kinds)
+    rest = {key: value for key, value in table.items() if key != "kind"}
+    known = {entry.name for entry in fields(kinds[kind])}
+    for key in rest:
+        if key not in known and (others := kinds_that_know(kinds, key)):
+            raise ConfigurationError(_only_for(f"{section}.{key}", f"{section}.kind", others, kind))
+    if kind != current.kind:
+        kept = {name: value for name, value in vars(current).items() if name in known}
+        current = kinds[kind](**kept)
+    return current, rest
 
 
 def _update(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,5 +238,4 @@ def _fitting(value: Any, hint: Any, path: str) -> Any:
     words = (
         "none" if k is type(None) else str(getattr(k, "__origin__", k).__name__) for k in kinds
     )
-    wanted = " or ".join(words)
-    raise ConfigurationError(f"{path} must be {wanted}, not {value!r:.80}")
+    raise ConfigurationError(f"{path} must be {' or '.join(words)}, not {value!r:.80}")

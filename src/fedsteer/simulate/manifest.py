@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedsteer.records import Run
 from fedsteer.records.files import plain
 from fedsteer.records.names import MANIFEST
 from fedsteer.simulate.entries import Entry
-from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment import KINDS, Experiment
 from fedsteer.simulate.world import World
 from fedsteer.training.models import source_of
 
@@ -54,13 +55,24 @@ def same_data(found: Run, world: World) -> None:
 
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
-    """As today's version would have written it: a setting that is younger had its default."""
-    usual = plain(Experiment().as_dict())
-    known = usual | (manifest.get("experiment") or {})
-    for name, section in usual.items():
-        if isinstance(section, dict) and isinstance(known[name], dict):
-            known[name] = section | known[name]
-    return manifest | {"experiment": known}
+    """As today's version would have written it.
+
+    A setting younger than the manifest had its default. Older manifests also name the settings of
+    kinds that were not in use.
+    """
+    written = manifest.get("experiment") or {}
+    usual = Experiment()
+    for name, kinds in KINDS.items():
+        section = written.get(name) or {}
+        if (options := kinds.get(str(section.get("kind")))) is not None:
+            usual = replace(usual, **{name: options()})
+            known = {"kind", *(entry.name for entry in fields(options))}
+            written = written | {name: {k: v for k, v in section.items() if k in known}}
+    defaults = plain(usual.as_dict())
+    for name, section in defaults.items():
+        if isinstance(section, dict) and isinstance(written.get(name, {}), dict):
+            written = written | {name: section | written.get(name, {})}
+    return manifest | {"experiment": defaults | written}
 
 
 def _difference(name: str, before: Any, now: Any) -> str | None:
@@ -118,13 +130,11 @@ def manifest(world: World, entry: Entry) -> dict[str, Any]:
 
 
 def _files(experiment: Experiment) -> dict[str, tuple[str, str]]:
-    """Files of the user's that numbers depend on, with their checksums: who takes part, and the
-    code of a network that is not ours."""
+    """The user's files that numbers depend on, with their checksums: those that participation
+    reads, and the code of a network of the user's own."""
     plan = experiment.participation
-    paths = {
-        "trace": plan.trace if plan.kind == "trace" else None,
-        "model_code": source_of(experiment.model.name),
-    }
+    paths = {e.name: getattr(plan, e.name) for e in fields(plan) if e.metadata["path"]}
+    paths["model_code"] = source_of(experiment.model.name)
     return {key: (path, _checksum(path)) for key, path in paths.items() if path is not None}
 
 

@@ -18,7 +18,8 @@ from typing import Any
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.simulate.compare import Cell, plan_cells
 from fedsteer.simulate.entries import find_entry
-from fedsteer.simulate.experiment import Experiment, load_experiment
+from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment_files import load_experiment
 
 READINGS = ("paper", "authors")
 SMOKE: dict[str, Any] = {

@@ -38,9 +38,16 @@ class ServerOptimiser:
 
     method: str = option("sgd", "or momentum, adam, yogi", choices=METHODS)
     rate: float = option(1.0, "of the step with the aggregate", above=0)
-    beta1: float = option(0.9, "momentum, adam, yogi", low=0, below=1)
-    beta2: float = option(0.99, "adam, yogi", low=0, below=1)
-    tau: float = option(1e-3, "adam, yogi: added to the root of the second moment", above=0)
+    beta1: float = option(
+        0.9, "momentum, adam, yogi", low=0, below=1, only_if={"method": METHODS[1:]}
+    )
+    beta2: float = option(0.99, "adam, yogi", low=0, below=1, only_if={"method": METHODS[2:]})
+    tau: float = option(
+        1e-3,
+        "adam, yogi: added to the root of the second moment",
+        above=0,
+        only_if={"method": METHODS[2:]},
+    )
 
     def __post_init__(self) -> None:
         check_options(self, "server.")

@@ -1,0 +1,169 @@
+"""Experiments as TOML: read from files, changed by --set, written with explanations."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import Field, fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.options import default_of
+from fedsteer.simulate.experiment import KINDS, Experiment, Kinds, kinds_that_know
+
+WORDS = {"True": True, "False": False, "None": "none"}  # as Python spells them
+WIDTH = 34  # of a setting, before its meaning
+
+
+def shipped_experiments() -> dict[str, str]:
+    """Name -> TOML text of every experiment in the package."""
+    folder = files("fedsteer") / "experiments"
+    return {
+        entry.name.removesuffix(".toml"): entry.read_text()
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".toml")
+    }
+
+
+def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:
+    """An experiment by shipped name or path to a TOML file, with settings on top."""
+    path = Path(name)
+    if path.suffix == ".toml":
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{name} is not valid TOML: not a text in UTF-8") from None
+        title = path.stem
+    else:
+        shipped = shipped_experiments()
+        if name not in shipped:
+            raise unknown("experiment", name, shipped)
+        text, title = shipped[name], name
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
+    experiment = Experiment(name=title)
+    for name, kinds in KINDS.items():
+        if isinstance(table.get(name), dict):
+            usual = getattr(experiment, name).kind
+            table[name] = _without_idle_defaults(table[name], kinds, usual)
+    experiment = experiment.updated(table)
+    if path.suffix == ".toml":
+        experiment = _beside(path.parent, experiment)
+    return experiment.changed(settings or {})
+
+
+def _without_idle_defaults(section: dict[str, Any], kinds: Kinds, usual: str) -> dict[str, Any]:
+    """Without settings of other kinds that have their default: older files name them all."""
+    kind = str(section.get("kind", usual))
+    if kind not in kinds:
+        return section
+    own = {entry.name for entry in fields(kinds[kind])}
+    idle = {
+        entry.name: default_of(entry)
+        for options in kinds.values()
+        for entry in fields(options)
+        if entry.name not in own
+    }
+    return {k: v for k, v in section.items() if k not in idle or v != idle[k]}
+
+
+def _beside(folder: Path, experiment: Experiment) -> Experiment:
+    """Files that an experiment names are beside it, unless they are only elsewhere."""
+    found: dict[str, str] = {}
+    for section in fields(experiment):
+        for entry in _path_options(getattr(experiment, section.name)):
+            place = getattr(getattr(experiment, section.name), entry.name)
+            if place is not None and (folder / place).exists():
+                found[f"{section.name}.{entry.name}"] = str(folder / place)
+    return experiment.changed(found)
+
+
+def _path_options(section: Any) -> list[Field[Any]]:
+    if not is_dataclass(section):
+        return []
+    return [entry for entry in fields(section) if entry.metadata.get("path")]
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """--set section.key=value pairs; values are TOML, a bare word is a string."""
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ConfigurationError(f"--set wants section.key=value, not {pair!r}")
+        try:
+            whole = re.sub(r"^([+-]?)(?=\.\d)", r"\g<1>0", text.strip())  # .5 is 0.5
+            settings[key.strip()] = tomllib.loads(f"value = {whole}")["value"]
+        except ValueError:  # also a number of too many digits
+            settings[key.strip()] = WORDS.get(text.strip(), text)
+    return settings
+
+
+def settings_toml(experiment: Experiment) -> str:
+    """An experiment as TOML in which every setting says what it means.
+
+    `load_experiment` reads it. Settings of kinds that the experiment does not use are comments.
+    """
+    lines = []
+    if experiment.title:
+        lines.append(f"title = {_toml(experiment.title)}")
+    lines += [f"seeds = {experiment.seeds}", "rules = ["]
+    lines += [f"    {_toml(rule)}," for rule in experiment.rules] + ["]"]
+    for field in fields(experiment):
+        section = getattr(experiment, field.name)
+        if is_dataclass(section):
+            lines += ["", f"# {_first_line(section)}", f"[{field.name}]"]
+            lines += _settings(section, KINDS.get(field.name, {}))
+    for name in ("options", "variants"):
+        for key, table in getattr(experiment, name).items():
+            lines += ["", f"[{name}.{_key(key)}]"]
+            lines += [f"{_key(k)} = {_toml(v)}" for k, v in table.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def _settings(section: Any, kinds: Kinds) -> Iterator[str]:
+    if kinds:
+        yield _line("kind", section.kind, ", ".join(kinds))
+    for field in fields(section):
+        yield _line(field.name, getattr(section, field.name), field.metadata["help"])
+    shown = {field.name for field in fields(section)}
+    for options in kinds.values():
+        for field in fields(options):
+            if field.name not in shown:
+                shown.add(field.name)
+                owners = ", ".join(kinds_that_know(kinds, field.name))
+                meaning = f"{owners}: {field.metadata['help']}"
+                yield _line(field.name, default_of(field), meaning, comment=True)
+
+
+def _line(name: str, value: Any, meaning: str, comment: bool = False) -> str:
+    setting = f"{name} = {_toml(value)}" if value is not None else f"{name} = ..."
+    if comment or value is None:
+        setting = f"# {setting}"
+    return f"{setting:<{WIDTH}}  # {meaning}"
+
+
+def _first_line(section: Any) -> str:
+    return (inspect.getdoc(type(section)) or "").splitlines()[0]
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name, re.ASCII) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(str(k))} = {_toml(v)}" for k, v in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
