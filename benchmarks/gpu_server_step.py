@@ -145,7 +145,7 @@ def step_of(
     def round_of(clients: list[int]) -> Round:
         odds, number = np.full(len(clients), 0.1), next(numbers)
         sent = updates[number % len(updates)][: len(clients)]
-        return Round(number, clients, sent, probabilities=odds, given=given)
+        return Round(number=number, clients=clients, updates=sent, probabilities=odds, given=given)
 
     for first in range(0, core, active):
         everyone = list(range(first, min(core, first + active)))

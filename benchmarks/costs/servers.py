@@ -27,7 +27,12 @@ class Server:
     def take(self, clients: Sequence[int]) -> None:
         self.number += 1
         updates = self.updates[: len(clients)]
-        round = Round(self.number, clients, updates, np.full(len(clients), 0.1))
+        round = Round(
+            number=self.number,
+            clients=clients,
+            updates=updates,
+            probabilities=np.full(len(clients), 0.1),
+        )
         self.state = self.rule.step(self.state, round).state
 
     def __call__(self) -> None:

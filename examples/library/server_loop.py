@@ -55,8 +55,8 @@ def run(name: str, rounds: int = ROUNDS, folder: Path | None = None) -> float:
         asked = rule.plan(state, number, here)  # whom to ask for what
         clients = asked.everyone
         sent = Round(
-            number,
-            clients,
+            number=number,
+            clients=clients,
             updates=[train(client, model, asked) for client in clients],
             steps=[LOCAL_STEPS] * len(clients),  # SCAFFOLD
             model=model,  # FedAWE

@@ -132,12 +132,12 @@ def events(seed: int, *, rounds: int = 24, closed: bool = True, **options: Any) 
 
 def as_round(event: Event, convert: Convert, model: Any) -> Round:
     return Round(
-        event.number,
-        event.clients,
-        convert(event.updates),
-        event.probabilities,
-        event.sizes,
-        event.steps,
+        number=event.number,
+        clients=event.clients,
+        updates=convert(event.updates),
+        probabilities=event.probabilities,
+        sizes=event.sizes,
+        steps=event.steps,
         model=convert(model),
         refresh=event.refresh or None,
     )

@@ -33,10 +33,10 @@ def good_round(played: Played, clients: tuple[Any, ...] = (1, 4, 6)) -> Round:
     draw = np.random.default_rng(5)
     count = len(clients)
     return Round(
-        10,
-        list(clients),
-        draw.standard_normal((count, DIM)),
-        [0.5] * count,
+        number=10,
+        clients=list(clients),
+        updates=draw.standard_normal((count, DIM)),
+        probabilities=[0.5] * count,
         steps=[2] * count,
         model=played.model,
     )

@@ -61,16 +61,16 @@ def story(
         if refreshes and draw.random() < 0.3:
             refresh = [client for client in active if draw.random() < 0.4]
         yield Event(
-            number,
-            active,
-            updates,
-            draw.uniform(0.1, 1.0, len(active)).tolist(),
-            sizes,
-            draw.integers(1, 9, len(active)).tolist(),
-            refresh,
+            number=number,
+            clients=active,
+            updates=updates,
+            probabilities=draw.uniform(0.1, 1.0, len(active)).tolist(),
+            sizes=sizes,
+            steps=draw.integers(1, 9, len(active)).tolist(),
+            refresh=refresh,
         )
         seen = [client for client in present if closed or isinstance(client, str)]
         if departures and draw.random() < 0.08 and len(seen) > 4:
             gone = seen[int(draw.integers(len(seen)))]
             present.remove(gone)
-            yield Event(number, leaving=[gone])
+            yield Event(number=number, leaving=[gone])

@@ -89,12 +89,12 @@ def drive(case: Any, seed: int, dtype: type, closed: bool, tolerance: float) -> 
         step = rule.step(
             state,
             Round(
-                event.number,
-                event.clients,
-                event.updates.astype(dtype),
-                event.probabilities,
-                event.sizes,
-                event.steps,
+                number=event.number,
+                clients=event.clients,
+                updates=event.updates.astype(dtype),
+                probabilities=event.probabilities,
+                sizes=event.sizes,
+                steps=event.steps,
                 model=model.astype(dtype),
                 refresh=event.refresh or None,
             ),
@@ -155,7 +155,13 @@ def test_the_basis_gram_matrix_is_kept_without_ever_being_rebuilt() -> None:
             continue
         state = rule.step(
             state,
-            Round(event.number, event.clients, event.updates, event.probabilities, event.sizes),
+            Round(
+                number=event.number,
+                clients=event.clients,
+                updates=event.updates,
+                probabilities=event.probabilities,
+                sizes=event.sizes,
+            ),
         ).state
         own = state.memory.own  # type: ignore[attr-defined]
         assert isinstance(own, FedSteerMemory)

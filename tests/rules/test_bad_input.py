@@ -217,20 +217,24 @@ def test_an_unusable_update_in_first_place_is_dropped_alone(like: Any) -> None:
     good = torch.ones(4)
     for bad in (None, torch.ones(3)):
         state = rule.init(4, np.ones(3), like=like)
-        step = rule.step(state, Round(1, [0, 1, 2], [bad, good, good]))
+        step = rule.step(state, Round(number=1, clients=[0, 1, 2], updates=[bad, good, good]))
         assert set(step.diagnostics.dropped) == {0}
         np.testing.assert_allclose(step.delta, 2 / 3, rtol=1e-6)
-        alone = rule.step(rule.init(4, np.ones(3), like=good), Round(1, [0], [bad]))
+        alone = rule.step(
+            rule.init(4, np.ones(3), like=good), Round(number=1, clients=[0], updates=[bad])
+        )
         assert set(alone.diagnostics.dropped) == {0} and isinstance(alone.delta, torch.Tensor)
     state = rule.init(4, np.ones(3), like=good)
-    step = rule.step(state, Round(1, [0, 1, 2], [np.ones(4), good, good]))
+    step = rule.step(state, Round(number=1, clients=[0, 1, 2], updates=[np.ones(4), good, good]))
     assert set(step.diagnostics.dropped) == {0}
 
 
 def test_fedawe_drops_whoever_started_from_nan() -> None:
     rule = make_rule("fedawe", bad_clients="drop")
     starts = np.array([[np.nan] * 8, [0.0] * 8])
-    given = Round(1, [0, 1], np.ones((2, 8)), model=np.zeros(8), starts=starts)
+    given = Round(
+        number=1, clients=[0, 1], updates=np.ones((2, 8)), model=np.zeros(8), starts=starts
+    )
     step = rule.step(rule.init(8, np.ones(2)), given)
     assert step.diagnostics.dropped == {0: "has a start model that is not finite"}
     np.testing.assert_array_equal(step.delta, 1.0)
@@ -240,7 +244,7 @@ def test_fedawe_drops_whoever_started_from_nan() -> None:
 
 def test_a_first_update_that_is_useless_takes_nobody_along() -> None:
     rule = make_rule("fedavg", probabilities=0.5, bad_clients="drop")
-    sent = Round(1, [0, 1, 2], [np.zeros(3), torch.ones(5), torch.ones(5)])
+    sent = Round(number=1, clients=[0, 1, 2], updates=[np.zeros(3), torch.ones(5), torch.ones(5)])
     assert list(rule.step(rule.init(5, np.ones(3)), sent).diagnostics.dropped) == [0]
 
 

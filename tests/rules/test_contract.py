@@ -40,7 +40,14 @@ every_population = pytest.mark.parametrize(("entry", "closed"), POPULATIONS)
 def everybody(number: int, updates: Any, probability: float = 1.0) -> Event:
     count = len(updates)
     return Event(
-        number, list(range(count)), updates, [probability] * count, None, [2] * count, [], []
+        number=number,
+        clients=list(range(count)),
+        updates=updates,
+        probabilities=[probability] * count,
+        sizes=None,
+        steps=[2] * count,
+        refresh=[],
+        leaving=[],
     )
 
 
@@ -95,13 +102,13 @@ def shuffled(event: Event, draw: np.random.Generator) -> Event:
     if event.leaving:
         return event
     return Event(
-        event.number,
-        [event.clients[i] for i in order],
-        event.updates[order],
-        [event.probabilities[i] for i in order],
-        None if event.sizes is None else [event.sizes[i] for i in order],
-        [event.steps[i] for i in order],
-        event.refresh,
+        number=event.number,
+        clients=[event.clients[i] for i in order],
+        updates=event.updates[order],
+        probabilities=[event.probabilities[i] for i in order],
+        sizes=None if event.sizes is None else [event.sizes[i] for i in order],
+        steps=[event.steps[i] for i in order],
+        refresh=event.refresh,
     )
 
 
@@ -134,7 +141,17 @@ def test_nobody_from_the_first_round_on(entry: Enrolled, closed: bool, empty: st
     state = rule.init(DIM, SIZES if closed else None)
     for number in (1, 2, 3):
         updates: Any = [] if empty == "list" else np.zeros((0, DIM))
-        step = rule.step(state, Round(number, [], updates, [], steps=[], model=np.zeros(DIM)))
+        step = rule.step(
+            state,
+            Round(
+                number=number,
+                clients=[],
+                updates=updates,
+                probabilities=[],
+                steps=[],
+                model=np.zeros(DIM),
+            ),
+        )
         state = step.state
         assert step.delta.shape == (DIM,) and not step.delta.any()
         assert step.diagnostics.clients == () and not step.diagnostics.variance > 0
@@ -160,7 +177,15 @@ def test_nobody_later_moves_by_what_is_believed(entry: Enrolled, empty: str) -> 
     number = clients.number + 1
     updates: Any = [] if empty == "list" else np.zeros((0, DIM))
     step = played.rule.step(
-        played.state, Round(number, [], updates, [], steps=[], model=played.model)
+        played.state,
+        Round(
+            number=number,
+            clients=[],
+            updates=updates,
+            probabilities=[],
+            steps=[],
+            model=played.model,
+        ),
     )
     if entry.options.get("start") == "seen":  # the unheard have no weight
         sizes = np.where(clients.last_seen[clients.roster.find(present)] > 0, sizes, 0.0)
@@ -281,7 +306,18 @@ def test_joining_and_leaving(entry: Enrolled, closed: bool) -> None:
     def visit(number: int, names: list[Any], sizes: list[float] | None = None) -> None:
         updates = draw.standard_normal((len(names), DIM))
         count = len(names)
-        played.play([Event(number, names, updates, [0.5] * count, sizes, [2] * count)])
+        played.play(
+            [
+                Event(
+                    number=number,
+                    clients=names,
+                    updates=updates,
+                    probabilities=[0.5] * count,
+                    sizes=sizes,
+                    steps=[2] * count,
+                )
+            ]
+        )
 
     visit(1, [0, 1, 2], [4.0, 5.0, 6.0])
     visit(2, ["new", 3], [7.0, 8.0])
@@ -317,7 +353,14 @@ def test_whoever_comes_back_is_as_new_as_a_stranger(entry: Enrolled) -> None:
         branch = played.copy()
         for ahead, update in enumerate(updates, start=1):
             sizes = [4.0] if ahead == 1 else None
-            event = Event(number + ahead, [client], update[None], [0.4], sizes, [2])
+            event = Event(
+                number=number + ahead,
+                clients=[client],
+                updates=update[None],
+                probabilities=[0.4],
+                sizes=sizes,
+                steps=[2],
+            )
             branch.play([event])
         deltas.append(branch.deltas)
     np.testing.assert_allclose(deltas[0], deltas[1], rtol=0, atol=1e-9)

@@ -55,9 +55,14 @@ def test_whoever_keeps_them_keeps_no_update(entry: Enrolled) -> None:
 def test_staleness() -> None:
     rule = make_rule("fedavg")
     state = rule.init(2, [1, 1, 1])
-    step = rule.step(state, Round(2, [0, 1], np.ones((2, 2)), [0.5, 0.5]))
+    step = rule.step(
+        state, Round(number=2, clients=[0, 1], updates=np.ones((2, 2)), probabilities=[0.5, 0.5])
+    )
     assert np.isnan(step.diagnostics.staleness).all()
-    later = rule.step(step.state, Round(7, [2, 1], np.ones((2, 2)), [0.5, 0.5])).diagnostics
+    later = rule.step(
+        step.state,
+        Round(number=7, clients=[2, 1], updates=np.ones((2, 2)), probabilities=[0.5, 0.5]),
+    ).diagnostics
     np.testing.assert_array_equal(later.staleness, [np.nan, 5])
 
 
@@ -71,9 +76,15 @@ def test_nothing_happened() -> None:
 def test_visits_are_counted_from_the_end_of_the_warm_up() -> None:
     rule = make_rule("fedsteer", core_size=1, cycles=1)
     state, updates = rule.init(3, [1.0] * 2), np.eye(2, 3)
-    first = rule.step(state, Round(1, [0, 1], updates, [0.5] * 2))
+    first = rule.step(
+        state, Round(number=1, clients=[0, 1], updates=updates, probabilities=[0.5] * 2)
+    )
     assert rule.phase(first.state) == "train"
-    second = rule.step(first.state, Round(2, [0], updates[:1], [0.5]))
-    third = rule.step(second.state, Round(3, [0, 1], updates, [0.5] * 2))
+    second = rule.step(
+        first.state, Round(number=2, clients=[0], updates=updates[:1], probabilities=[0.5])
+    )
+    third = rule.step(
+        second.state, Round(number=3, clients=[0, 1], updates=updates, probabilities=[0.5] * 2)
+    )
     assert second.diagnostics.last_seen.tolist() == [0]
     assert third.diagnostics.last_seen.tolist() == [2, 0]

@@ -27,12 +27,18 @@ def play(
 ) -> Any:
     """The next step."""
     given = np.asarray(updates, np.float32)
-    return rule.step(state, Round(first, clients, given, probabilities=[odds] * len(clients)))
+    return rule.step(
+        state,
+        Round(number=first, clients=clients, updates=given, probabilities=[odds] * len(clients)),
+    )
 
 
 def nobody(rule: Rule, state: State, number: int, dim: int = 2) -> Any:
     """What the rule believes of everybody: an empty round."""
-    return rule.step(state, Round(number, [], np.zeros((0, dim), np.float32), probabilities=[]))
+    return rule.step(
+        state,
+        Round(number=number, clients=[], updates=np.zeros((0, dim), np.float32), probabilities=[]),
+    )
 
 
 @pytest.mark.parametrize("name", KEEPING)
@@ -64,7 +70,9 @@ def test_fedawe_keeps_models_as_exact_as_the_model() -> None:
     rule = make_rule("fedawe")
     state, model = rule.init(1, [1]), np.ones(1, np.float32)
     for number in range(1, 101):
-        given = Round(number, [0], np.full((1, 1), 1e-4, np.float16), model=model)
+        given = Round(
+            number=number, clients=[0], updates=np.full((1, 1), 1e-4, np.float16), model=model
+        )
         step = rule.step(state, given)
         state, model = step.state, model - step.delta
     assert model == pytest.approx(0.99, abs=1e-5)
@@ -74,16 +82,20 @@ def test_fedawe_counts_from_when_a_client_joined() -> None:
     """Asked only to refresh, in round 500: no reason to weigh it 501 times in the next."""
     rule, model = make_rule("fedawe"), np.zeros(1, np.float32)
     one = np.ones((1, 1), np.float32)
-    state = rule.step(rule.init(1, [1]), Round(1, [0], one, model=model)).state
-    joins = Round(500, [1], one, sizes=[1.0], model=model, refresh=[1])
+    state = rule.step(
+        rule.init(1, [1]), Round(number=1, clients=[0], updates=one, model=model)
+    ).state
+    joins = Round(number=500, clients=[1], updates=one, sizes=[1.0], model=model, refresh=[1])
     state = rule.step(state, joins).state
-    step = rule.step(state, Round(501, [1], one, model=model))
+    step = rule.step(state, Round(number=501, clients=[1], updates=one, model=model))
     assert step.diagnostics.weights == pytest.approx([1.0])
 
 
 def test_fedawe_takes_a_model_that_torch_tracks() -> None:
     rule, model = make_rule("fedawe"), torch.zeros(2, requires_grad=True)
-    step = rule.step(rule.init(2, [1]), Round(1, [0], torch.ones(1, 2), model=model))
+    step = rule.step(
+        rule.init(2, [1]), Round(number=1, clients=[0], updates=torch.ones(1, 2), model=model)
+    )
     assert step.delta.tolist() == [1.0, 1.0] and not step.delta.requires_grad
 
 
@@ -99,9 +111,9 @@ def test_an_aggregate_out_of_range_is_refused_without_a_warning(like: Any) -> No
     state = rule.init(3, [1, 1])
     updates = like((1, 3), dtype=np.float32 if like is np.ones else torch.float32)
     with pytest.raises(RoundRefused, match="not finite"):
-        rule.step(state, Round(1, [0], updates, probabilities=[1e-40]))
+        rule.step(state, Round(number=1, clients=[0], updates=updates, probabilities=[1e-40]))
     with pytest.raises(RoundRefused, match=r"in \(0, 1\]"):
-        rule.step(state, Round(1, [0], updates, probabilities=[1e-310]))
+        rule.step(state, Round(number=1, clients=[0], updates=updates, probabilities=[1e-310]))
 
 
 @pytest.mark.parametrize("like", [np.full, torch.full])
@@ -110,7 +122,9 @@ def test_an_aggregate_in_range_only_of_the_wider_type_is_refused(like: Any) -> N
     rule = make_rule("fedsteer", core_set=[0], ridge=0.0)
     updates = like((1, 2), 3e38, dtype=np.float32 if like is np.full else torch.float32)
     with pytest.raises(RoundRefused, match="not finite"):
-        rule.step(rule.init(2, [1, 1]), Round(1, [0], updates, probabilities=[0.1]))
+        rule.step(
+            rule.init(2, [1, 1]), Round(number=1, clients=[0], updates=updates, probabilities=[0.1])
+        )
 
 
 def test_short_columns_count_beside_long_ones() -> None:
@@ -137,23 +151,31 @@ def test_short_columns_stay_where_a_long_one_comes_in() -> None:
 def test_float64_to_the_ends_of_its_range(length: float) -> None:
     rule = make_rule("fedsteer", core_set=[0])
     updates = np.array([[length]])
-    state = rule.step(rule.init(1, [1, 1]), Round(1, [0], updates, probabilities=[0.5])).state
-    state = rule.step(state, Round(2, [1], updates, probabilities=[0.5])).state
+    state = rule.step(
+        rule.init(1, [1, 1]), Round(number=1, clients=[0], updates=updates, probabilities=[0.5])
+    ).state
+    state = rule.step(
+        state, Round(number=2, clients=[1], updates=updates, probabilities=[0.5])
+    ).state
     np.testing.assert_allclose(rule.coordinates(state, [1]), [[length * 2 / 3]], rtol=1e-3)
 
 
 @pytest.mark.parametrize("length", [1e-90, 1.0, 1e80])
 def test_the_same_update_again_has_a_cosine_of_one(length: float) -> None:
     rule, updates = make_rule("fedvarp"), np.array([[length, 0.0]])
-    state = rule.step(rule.init(2, [1]), Round(1, [0], updates, probabilities=[1.0])).state
-    step = rule.step(state, Round(2, [0], updates, probabilities=[1.0]))
+    state = rule.step(
+        rule.init(2, [1]), Round(number=1, clients=[0], updates=updates, probabilities=[1.0])
+    ).state
+    step = rule.step(state, Round(number=2, clients=[0], updates=updates, probabilities=[1.0]))
     assert step.diagnostics.cosines == pytest.approx([1.0])
 
 
 def test_scaffolds_variates_may_be_longer_than_half_precision_holds() -> None:
     rule = make_rule("scaffold", local_rate=0.001)
     updates = np.full((1, 2), 100, np.float16)
-    state = rule.step(rule.init(2, [1]), Round(1, [0], updates, steps=[1])).state
+    state = rule.step(
+        rule.init(2, [1]), Round(number=1, clients=[0], updates=updates, steps=[1])
+    ).state
     sent = rule.plan(state, 2, [0]).each[0]["control"]
     np.testing.assert_allclose(sent, [1e5, 1e5])
 
@@ -165,9 +187,18 @@ def test_the_order_in_which_clients_leave_does_not_matter() -> None:
         state = rule.init(2)
         for number, here in enumerate((["a", "b", "c"], ["c"], ["x", "y"]), 1):
             updates = np.eye(3, 2, dtype=np.float32)[: len(here)] + 1
-            step = rule.step(state, Round(number, here, updates, probabilities=[0.5] * len(here)))
+            step = rule.step(
+                state,
+                Round(
+                    number=number, clients=here, updates=updates, probabilities=[0.5] * len(here)
+                ),
+            )
             state = step.state if number > 1 else rule.leave(step.state, leaving)
-        found.append(rule.step(state, Round(4, [], np.zeros((0, 2)), probabilities=[])))
+        found.append(
+            rule.step(
+                state, Round(number=4, clients=[], updates=np.zeros((0, 2)), probabilities=[])
+            )
+        )
     assert found[0].diagnostics.core_set == found[1].diagnostics.core_set
 
 
@@ -176,9 +207,11 @@ def test_a_cluster_that_everybody_left_is_founded_anew() -> None:
     rule = make_rule("cluster_fedvarp", cluster_count=2, cycles=1)
     updates = np.array([[-1, 0], [1, 0.1], [1, 0], [1, 0.2], [1, 0.1]], np.float32)
     state = rule.init(2, dict(enumerate(sizes)))
-    step = rule.step(state, Round(1, [*range(5)], updates, probabilities=[0.5] * 5))
+    step = rule.step(
+        state, Round(number=1, clients=[*range(5)], updates=updates, probabilities=[0.5] * 5)
+    )
     state = rule.leave(step.state, [0])
-    comes = Round(2, [9], updates[:1], probabilities=[0.5], sizes=[7.0])
+    comes = Round(number=2, clients=[9], updates=updates[:1], probabilities=[0.5], sizes=[7.0])
     state = rule.step(state, comes).state
     np.testing.assert_allclose(rule.estimate(state, [9]), updates[:1])
 
@@ -187,10 +220,14 @@ def test_numbers_of_rounds_and_points_end_somewhere() -> None:
     rule = make_rule("fedavg")
     state, updates = rule.init(1, [1]), np.ones((1, 1))
     with pytest.raises(RoundRefused, match="does not follow"):
-        rule.step(state, Round(1 << 63, [0], updates, probabilities=[0.5]))
+        rule.step(state, Round(number=1 << 63, clients=[0], updates=updates, probabilities=[0.5]))
     with pytest.raises(RoundRefused, match="at most 1e\\+15"):
-        rule.step(state, Round(1, [0], updates, probabilities=[0.5], sizes=[1e300]))
-    assert rule.step(state, Round(1, [0], updates, probabilities=[0.5])).delta == [2.0]
+        rule.step(
+            state, Round(number=1, clients=[0], updates=updates, probabilities=[0.5], sizes=[1e300])
+        )
+    assert rule.step(
+        state, Round(number=1, clients=[0], updates=updates, probabilities=[0.5])
+    ).delta == [2.0]
 
 
 def test_own_coordinates_on_a_column_that_was_next_to_nothing_are_cut() -> None:
@@ -198,8 +235,10 @@ def test_own_coordinates_on_a_column_that_was_next_to_nothing_are_cut() -> None:
     rule = make_rule("fedsteer", core_set=[0], coordinates="own", magnitude="follow")
     state = rule.init(3, [1.0] * 2)
     tiny, long = (np.array([[size, 0.0, 0.0]]) for size in (1e-6, 1.0))
-    state = rule.step(state, Round(1, [0], tiny, [0.5])).state
-    state = rule.step(state, Round(2, [0], long, [0.5], refresh=[0])).state
+    state = rule.step(state, Round(number=1, clients=[0], updates=tiny, probabilities=[0.5])).state
+    state = rule.step(
+        state, Round(number=2, clients=[0], updates=long, probabilities=[0.5], refresh=[0])
+    ).state
     np.testing.assert_allclose(rule.coordinates(state, [0]), [[1e3]])
 
 
@@ -227,7 +266,9 @@ def test_reselection_among_columns_that_are_nearly_alike(dtype: str, apart: floa
             here = np.flatnonzero(draw.random(8) < 0.5)
             updates = np.outer(draw.normal(size=len(here)), common)
             updates += apart * draw.normal(size=updates.shape)
-            step = rule.step(state, Round(number, here, updates.astype(dtype)))
+            step = rule.step(
+                state, Round(number=number, clients=here, updates=updates.astype(dtype))
+            )
             state, found = step.state, max(found, step.diagnostics.delta_norm)
         return found
 
@@ -253,11 +294,13 @@ def test_an_update_too_long_for_the_type_of_the_first_is_refused(
     state = rule.init(8, np.ones(3), like=kind)
     ones = library.ones((2, 8), dtype=library.float32)
     first = library.ones((2, 8), dtype=library.float16)
-    state = rule.step(state, Round(1, [0, 1], first)).state
+    state = rule.step(state, Round(number=1, clients=[0, 1], updates=first)).state
     with pytest.raises(RoundRefused, match="client 0 sent an update too long for float16"):
-        rule.step(state, Round(2, [0, 1], 1e6 * ones))
-    state = rule.step(state, Round(2, [0, 1], ones)).state
-    assert np.isfinite(np.asarray(rule.step(state, Round(3, [1], ones[:1])).delta)).all()
+        rule.step(state, Round(number=2, clients=[0, 1], updates=1e6 * ones))
+    state = rule.step(state, Round(number=2, clients=[0, 1], updates=ones)).state
+    assert np.isfinite(
+        np.asarray(rule.step(state, Round(number=3, clients=[1], updates=ones[:1])).delta)
+    ).all()
 
 
 @pytest.mark.parametrize(
@@ -272,9 +315,13 @@ def test_what_fits_is_not_refused(name: str, options: dict[str, Any], first: str
     """Neither by the type of `like`, nor by that of updates which are kept in another."""
     rule = make_rule(name, probabilities=0.5, **options)
     state = rule.init(8, np.ones(3), like=np.zeros(8, np.float16))
-    state = rule.step(state, Round(1, [0, 1], np.ones((2, 8), first))).state
-    state = rule.step(state, Round(2, [0, 1], np.full((2, 8), 1e6, np.float32))).state
-    state = rule.step(state, Round(3, [0, 1], np.full((2, 8), 1e6, np.float32))).state
+    state = rule.step(state, Round(number=1, clients=[0, 1], updates=np.ones((2, 8), first))).state
+    state = rule.step(
+        state, Round(number=2, clients=[0, 1], updates=np.full((2, 8), 1e6, np.float32))
+    ).state
+    state = rule.step(
+        state, Round(number=3, clients=[0, 1], updates=np.full((2, 8), 1e6, np.float32))
+    ).state
     estimate = np.asarray(rule.estimate(state, [0]))
     assert (estimate > 5e5).all() and np.isfinite(estimate).all()
 
@@ -282,8 +329,12 @@ def test_what_fits_is_not_refused(name: str, options: dict[str, Any], first: str
 def test_a_long_update_of_small_numbers_is_not_too_long() -> None:
     rule = make_rule("fedvarp", probabilities=0.5)
     state = rule.init(1_000_000, np.ones(2))
-    state = rule.step(state, Round(1, [0], np.ones((1, 1_000_000), np.float16))).state
-    state = rule.step(state, Round(2, [0], np.full((1, 1_000_000), 100, np.float32))).state
+    state = rule.step(
+        state, Round(number=1, clients=[0], updates=np.ones((1, 1_000_000), np.float16))
+    ).state
+    state = rule.step(
+        state, Round(number=2, clients=[0], updates=np.full((1, 1_000_000), 100, np.float32))
+    ).state
     estimate = rule.estimate(state, [0])
     assert estimate is not None and estimate.max() == estimate.min() == 100
 
@@ -291,14 +342,18 @@ def test_a_long_update_of_small_numbers_is_not_too_long() -> None:
 def test_nor_do_columns_take_what_their_type_does_not_hold() -> None:
     rule = make_rule("fedsteer", select="online", core_size=2, probabilities=0.5, cache="float32")
     with pytest.raises(RoundRefused, match="too long for float32"):
-        rule.step(rule.init(8, np.ones(3)), Round(1, [0, 1], np.full((2, 8), 1e40)))
+        rule.step(
+            rule.init(8, np.ones(3)), Round(number=1, clients=[0, 1], updates=np.full((2, 8), 1e40))
+        )
 
 
 @pytest.mark.parametrize("first", [np.float32, np.float64])
 def test_nor_do_columns_that_are_there_already(first: Any) -> None:
     rule = make_rule("fedsteer", select="online", core_size=2, probabilities=0.5)
-    state = rule.step(rule.init(8, np.ones(3)), Round(1, [0, 1], np.ones((2, 8), first))).state
-    huge = Round(2, [0, 1], np.full((2, 8), 1e39))
+    state = rule.step(
+        rule.init(8, np.ones(3)), Round(number=1, clients=[0, 1], updates=np.ones((2, 8), first))
+    ).state
+    huge = Round(number=2, clients=[0, 1], updates=np.full((2, 8), 1e39))
     if first is np.float64:
         assert np.isfinite(rule.step(state, huge).delta).all()
     else:
@@ -308,7 +363,9 @@ def test_nor_do_columns_that_are_there_already(first: Any) -> None:
 
 def test_nor_does_a_warm_up_whose_columns_will_not_hold_it() -> None:
     options = {"core_size": 2, "cycles": 1, "probabilities": 0.5}
-    huge = Round(1, [0, 1, 2], 1e39 * np.random.default_rng(0).normal(size=(3, 8)))
+    huge = Round(
+        number=1, clients=[0, 1, 2], updates=1e39 * np.random.default_rng(0).normal(size=(3, 8))
+    )
     rule = make_rule("fedsteer", cache="float32", **options)
     with pytest.raises(RoundRefused, match="too long for float32"):
         rule.step(rule.init(8, np.ones(3)), huge)
@@ -319,22 +376,37 @@ def test_nor_does_a_warm_up_whose_columns_will_not_hold_it() -> None:
 
 def test_who_keeps_nothing_takes_any_type() -> None:
     rule = make_rule("fedavg", probabilities=0.5)
-    state = rule.step(rule.init(8, [1, 1]), Round(1, [0], np.ones((1, 8), np.float16))).state
-    assert rule.step(state, Round(2, [0], np.full((1, 8), 1e6, np.float32))).delta[0] == 1e6
+    state = rule.step(
+        rule.init(8, [1, 1]), Round(number=1, clients=[0], updates=np.ones((1, 8), np.float16))
+    ).state
+    assert (
+        rule.step(
+            state, Round(number=2, clients=[0], updates=np.full((1, 8), 1e6, np.float32))
+        ).delta[0]
+        == 1e6
+    )
 
 
 def test_a_total_of_fractions_is_exact_after_the_largest_left() -> None:
     rule = make_rule("mifa", start="wait")
     state = rule.init(2, [0.9, 0.4, 1e5])
     for number, client in ((1, 0), (2, 1)):
-        state = rule.step(state, Round(number, [client], np.ones((1, 2)))).state
+        state = rule.step(
+            state, Round(number=number, clients=[client], updates=np.ones((1, 2)))
+        ).state
     state = rule.leave(state, [2])
-    assert rule.step(state, Round(3, [0, 1], np.ones((2, 2)))).action == "move"
+    assert (
+        rule.step(state, Round(number=3, clients=[0, 1], updates=np.ones((2, 2)))).action == "move"
+    )
     rule = make_rule("scaffold")
-    first = Round(1, [0, 1, 2], np.array([[1.0, 2], [3, 4], [5, 6]]), steps=[1] * 3)
+    first = Round(
+        number=1, clients=[0, 1, 2], updates=np.array([[1.0, 2], [3, 4], [5, 6]]), steps=[1] * 3
+    )
     own = rule.leave(rule.step(rule.init(2, [0.01, 1e15, 1.0]), first).state, [1, 2]).memory.own  # type: ignore[attr-defined]
     np.testing.assert_allclose(own.control, own.controls.rows[0], rtol=1e-12)
     assert own.total == 0.01
     rule = make_rule("fedavg", probabilities=1.0)
     state = rule.leave(rule.init(2, [0.1, 0.2, 1e15]), [2])
-    np.testing.assert_allclose(rule.step(state, Round(1, [0, 1], np.ones((2, 2)))).delta, 1.0)
+    np.testing.assert_allclose(
+        rule.step(state, Round(number=1, clients=[0, 1], updates=np.ones((2, 2)))).delta, 1.0
+    )

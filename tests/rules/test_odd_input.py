@@ -15,16 +15,20 @@ from tests.rules.enrolled import DIM, SIZES, Enrolled, every_rule
 
 def test_ids_may_be_arrays() -> None:
     rule = make_rule("fedsteer", select="online", core_size=2)
-    given = np.array([0, 1, 2]), np.ones((3, 8)), [0.5] * 3
-    step = rule.step(rule.init(8, np.ones(4)), Round(1, *given, refresh=np.array([1, 2])))
+    given: dict[str, Any] = {
+        "clients": np.array([0, 1, 2]),
+        "updates": np.ones((3, 8)),
+        "probabilities": [0.5] * 3,
+    }
+    step = rule.step(rule.init(8, np.ones(4)), Round(number=1, **given, refresh=np.array([1, 2])))
     assert step.diagnostics.fresh == (True, False, False)
-    rule.step(step.state, Round(2, *given, refresh=np.array([], int)))
+    rule.step(step.state, Round(number=2, **given, refresh=np.array([], int)))
 
 
 def test_fedawe_begins_with_nobody_in_any_library() -> None:
     rule = make_rule("fedawe", bad_clients="drop")
     for clients, updates in (([], []), ([0], [torch.zeros(3)])):
-        given = Round(1, clients, updates, model=torch.ones(8))
+        given = Round(number=1, clients=clients, updates=updates, model=torch.ones(8))
         assert torch.equal(rule.step(rule.init(8, np.ones(3)), given).delta, torch.zeros(8))
 
 
@@ -38,7 +42,15 @@ def test_inference_mode_may_come_and_go() -> None:
                 with torch.inference_mode(number % 2 == 1):
                     model, updates = torch.zeros(6), torch.ones(2, 6)
                     clients, sizes = [0, (number + 1) // 2], [1, 1]  # others join
-                    sent = Round(number, clients, updates, None, sizes, [1, 1], model=model)
+                    sent = Round(
+                        number=number,
+                        clients=clients,
+                        updates=updates,
+                        probabilities=None,
+                        sizes=sizes,
+                        steps=[1, 1],
+                        model=model,
+                    )
                     state = through(rule.step(state, sent).state)
             rule.leave(state, [1])
 
@@ -46,7 +58,12 @@ def test_inference_mode_may_come_and_go() -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int64"])
 def test_sizes_may_be_tensors(dtype: str) -> None:
     rule, sizes = make_rule("fedavg", probabilities=1.0), torch.tensor([1, 3])
-    given = Round(1, [0, 1], np.array([[0.0], [1.0]]), sizes=sizes.to(getattr(torch, dtype)))
+    given = Round(
+        number=1,
+        clients=[0, 1],
+        updates=np.array([[0.0], [1.0]]),
+        sizes=sizes.to(getattr(torch, dtype)),
+    )
     assert rule.step(rule.init(1), given).delta[0] == 0.75
 
 
@@ -56,10 +73,12 @@ def test_sizes_may_be_tensors(dtype: str) -> None:
 )
 def test_nobody_may_be_said_in_many_ways(before: Any, empty: Any) -> None:
     rule = make_rule("fedavg", probabilities=0.5)
-    state = rule.step(rule.init(4, [1] * 3), Round(1, [0], before)).state
-    assert not np.asarray(rule.step(state, Round(2, [], empty)).delta).any()
+    state = rule.step(rule.init(4, [1] * 3), Round(number=1, clients=[0], updates=before)).state
+    assert not np.asarray(rule.step(state, Round(number=2, clients=[], updates=empty)).delta).any()
     with pytest.raises(RoundRefused, match="2 updates for 0 clients"):
-        rule.step(rule.init(4, [1] * 3), Round(1, [], [np.zeros(3), np.zeros(4)]))
+        rule.step(
+            rule.init(4, [1] * 3), Round(number=1, clients=[], updates=[np.zeros(3), np.zeros(4)])
+        )
 
 
 @every_rule
@@ -67,13 +86,28 @@ def test_who_begins_with_nobody_may_go_on_with_torch(entry: Enrolled) -> None:
     rule = entry.rule(bad_clients="refuse")
     state, model = rule.init(DIM, SIZES), torch.zeros(DIM)
     for number in (1, 2):
-        sent = Round(number, [], [], model=model if "starts" in rule.needs else None)
+        sent = Round(
+            number=number, clients=[], updates=[], model=model if "starts" in rule.needs else None
+        )
         state = rule.step(state, sent).state
     for number in (3, 4):
-        sent = Round(number, [0, 2], torch.ones(2, DIM), [0.5, 0.5], steps=[1, 1], model=model)
+        sent = Round(
+            number=number,
+            clients=[0, 2],
+            updates=torch.ones(2, DIM),
+            probabilities=[0.5, 0.5],
+            steps=[1, 1],
+            model=model,
+        )
         state = rule.step(state, sent).state
 
 
 def test_probabilities_may_be_tensors() -> None:
     rule, odds = make_rule("fedavg"), torch.full((2,), 0.5, requires_grad=True)
-    assert rule.step(rule.init(3, [1, 1]), Round(1, [0, 1], np.ones((2, 3)), odds)).delta[0] == 2
+    assert (
+        rule.step(
+            rule.init(3, [1, 1]),
+            Round(number=1, clients=[0, 1], updates=np.ones((2, 3)), probabilities=odds),
+        ).delta[0]
+        == 2
+    )

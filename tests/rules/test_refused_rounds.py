@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedsteer import ConfigurationError, FedsteerError, Round, RoundRefused, make_rule
-from fedsteer.steering.state import State
+from fedsteer.steering.state import VERSION, State
 from tests.rules.enrolled import (
     DIM,
     ENROLLED,
@@ -72,18 +72,20 @@ def test_another_device_is_told() -> None:
     rule, elsewhere = make_rule("fedavg", probabilities=1.0), torch.ones(1, 4, device="meta")
     state = rule.init(4, np.ones(3), like=torch.zeros(1))
     with pytest.raises(RoundRefused, match="arrays on meta, earlier rounds had torch arrays"):
-        rule.step(state, Round(1, [0], elsewhere))
+        rule.step(state, Round(number=1, clients=[0], updates=elsewhere))
     with pytest.raises(RoundRefused, match="client 1 sent torch arrays on meta"):
-        rule.step(state, Round(1, [0, 1], [torch.ones(4), elsewhere[0]]))
+        rule.step(state, Round(number=1, clients=[0, 1], updates=[torch.ones(4), elsewhere[0]]))
 
 
 @pytest.mark.parametrize("updates", [np.ones((3, 8)), "nonsense", 5, [np.ones(8)]])
 def test_updates_of_nobody_are_refused(updates: Any) -> None:
     rule = make_rule("fedavg", probabilities=0.5)
-    state = rule.step(rule.init(8, np.ones(3)), Round(1, [0], np.ones((1, 8)))).state
+    state = rule.step(
+        rule.init(8, np.ones(3)), Round(number=1, clients=[0], updates=np.ones((1, 8)))
+    ).state
     with pytest.raises(RoundRefused):
-        rule.step(state, Round(2, [], updates))
-    assert not rule.step(state, Round(2, [], None)).delta.any()
+        rule.step(state, Round(number=2, clients=[], updates=updates))
+    assert not rule.step(state, Round(number=2, clients=[], updates=None)).delta.any()
 
 
 @pytest.mark.parametrize(
@@ -95,8 +97,13 @@ def test_updates_of_nobody_are_refused(updates: Any) -> None:
         (lambda rule, state: rule.leave(state, 0), "list of ids, not 0"),
         (lambda rule, state: rule.coordinates(state, 1), "list of ids, not 1"),
         (lambda rule, state: rule.plan(state, 1, "ab"), "list of ids, not 'ab'"),
-        (lambda rule, state: rule.step(state, Round(1, 0, np.ones((1, 3)))), "list of ids, not 0"),
-        (lambda rule, state: State.unpack({}, {"version": 1}), "holds no state"),
+        (
+            lambda rule, state: rule.step(
+                state, Round(number=1, clients=0, updates=np.ones((1, 3)))
+            ),
+            "list of ids, not 0",
+        ),
+        (lambda rule, state: State.unpack({}, {"version": VERSION}), "holds no state"),
     ],
 )
 def test_other_mistakes_are_told_in_one_line(act: Any, words: str) -> None:
@@ -151,7 +158,9 @@ def test_an_aggregate_that_overflows_is_refused() -> None:
     before = packed(state)
     huge = np.full((2, 2), 1e150)
     with pytest.raises(RoundRefused, match="aggregate of round 1 is not finite"):
-        rule.step(state, Round(1, [0, 1], huge, [1e-10, 1e-10]))
+        rule.step(
+            state, Round(number=1, clients=[0, 1], updates=huge, probabilities=[1e-10, 1e-10])
+        )
     assert packed(state) == before
 
 

@@ -63,7 +63,17 @@ def test_scaffold_forgets_the_control_of_whoever_left() -> None:
 
     def visit(state: Any, number: int, client: Any, sizes: Any = None) -> Any:
         update = draw.standard_normal((1, DIM))
-        return rule.step(state, Round(number, [client], update, None, sizes, [2])).state
+        return rule.step(
+            state,
+            Round(
+                number=number,
+                clients=[client],
+                updates=update,
+                probabilities=None,
+                sizes=sizes,
+                steps=[2],
+            ),
+        ).state
 
     state = visit(visit(state, 1, 3), 2, 4)
     assert set(rule.plan(state, 3, [3, 4]).each) == {3, 4}
@@ -87,7 +97,9 @@ def test_scaffolds_control_is_the_mean_of_all_however_many_there_are(sizes: Any)
         control = asked.shared.get("control", none)
         own = [asked.each.get(client, {}).get("control", none) for client in here]
         updates = steps * rate * (1.0 - np.array(own) + control)
-        state = rule.step(state, Round(number, here, updates, steps=[steps] * 10)).state
+        state = rule.step(
+            state, Round(number=number, clients=here, updates=updates, steps=[steps] * 10)
+        ).state
     np.testing.assert_allclose(rule.plan(state, 31, [0]).shared["control"], 1.0)
 
 

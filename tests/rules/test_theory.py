@@ -46,7 +46,12 @@ def with_history(rule: Rule, seed: int = 0, rounds: int = 9) -> State:
     for number in range(1, rounds + 1):
         active = [client for client in range(N - 1) if draw.random() < 0.5]
         updates = draw.standard_normal((len(active), DIM))
-        state = rule.step(state, Round(number, active, updates, PROBABILITIES[active])).state
+        state = rule.step(
+            state,
+            Round(
+                number=number, clients=active, updates=updates, probabilities=PROBABILITIES[active]
+            ),
+        ).state
     return state
 
 
@@ -57,7 +62,12 @@ def all_outcomes(rule: Rule, state: State, updates: Any) -> Iterator[tuple[float
         mask = np.array(there)
         chance = float(np.prod(np.where(mask, PROBABILITIES, 1 - PROBABILITIES)))
         active = np.flatnonzero(mask)
-        given = Round(number, active.tolist(), updates[active], PROBABILITIES[active])
+        given = Round(
+            number=number,
+            clients=active.tolist(),
+            updates=updates[active],
+            probabilities=PROBABILITIES[active],
+        )
         yield chance, rule.step(state.copy(), given)
 
 
@@ -176,7 +186,13 @@ def test_the_rule_itself_stores_the_minimising_coordinates() -> None:
     state = with_history(rule)
     updates, steered = fresh_updates(), basis(state)
     number = state.memory.clients.number + 1  # type: ignore[attr-defined]
-    given = Round(number, range(N), updates, np.ones(N), refresh=list(range(N)))
+    given = Round(
+        number=number,
+        clients=range(N),
+        updates=updates,
+        probabilities=np.ones(N),
+        refresh=list(range(N)),
+    )
     after = rule.step(state, given).state  # a refresh leaves the columns as they are
     best = np.linalg.lstsq(steered, updates.T, rcond=None)[0].T
     np.testing.assert_allclose(rule.coordinates(after, range(N)), best, atol=1e-10)
@@ -203,7 +219,9 @@ def test_other_diagnostics_are_those_of_the_estimate_before_the_refresh() -> Non
     updates, believed = fresh_updates(), estimates(rule, state)
     condition = float(np.linalg.cond(basis(state)) ** 2)
     number = state.memory.clients.number + 1  # type: ignore[attr-defined]
-    found = rule.step(state, Round(number, range(N), updates, PROBABILITIES)).diagnostics
+    found = rule.step(
+        state, Round(number=number, clients=range(N), updates=updates, probabilities=PROBABILITIES)
+    ).diagnostics
     lengths = np.linalg.norm(updates, axis=1)
     errors = np.sum((updates - believed) ** 2, axis=1) / lengths**2
     np.testing.assert_allclose(found.relative_errors, errors, rtol=1e-10)
@@ -249,7 +267,12 @@ def test_remark_2_own_coordinates_reduce_to(
     for number in range(1, 51):
         active = np.flatnonzero(draw.random(N) < PROBABILITIES)
         updates = draw.standard_normal((len(active), DIM))
-        given = Round(number, active.tolist(), updates, PROBABILITIES[active])
+        given = Round(
+            number=number,
+            clients=active.tolist(),
+            updates=updates,
+            probabilities=PROBABILITIES[active],
+        )
         steps = [rule.step(state, given) for rule, state in zip(rules, states, strict=True)]
         states = [step.state for step in steps]
         np.testing.assert_allclose(steps[0].delta, steps[1].delta, rtol=0, atol=1e-12)
@@ -276,7 +299,12 @@ def test_everybody_active_with_certainty_gives_the_full_gradient(label: str) -> 
     number = state.memory.clients.number + 1  # type: ignore[attr-defined]
     for seed in range(3):
         updates = fresh_updates(seed)
-        step = rule.step(state, Round(number + seed, range(N), updates, np.ones(N)))
+        step = rule.step(
+            state,
+            Round(
+                number=number + seed, clients=range(N), updates=updates, probabilities=np.ones(N)
+            ),
+        )
         state = step.state
         np.testing.assert_allclose(step.delta, SHARES @ updates, rtol=0, atol=1e-12)
         assert step.diagnostics.variance == 0
@@ -288,10 +316,15 @@ def test_a_gradient_in_the_span_is_reconstructed_exactly(solver: str) -> None:
     state = with_history(rule)
     inside = np.random.default_rng(3).standard_normal((2, 3)) @ basis(state).T
     number = state.memory.clients.number + 1  # type: ignore[attr-defined]
-    state = rule.step(state, Round(number, [0, 2], inside, [0.2, 0.5])).state
+    state = rule.step(
+        state, Round(number=number, clients=[0, 2], updates=inside, probabilities=[0.2, 0.5])
+    ).state
     np.testing.assert_allclose(rule.estimate(state, [0, 2]), inside, rtol=0, atol=1e-9)
     # Known exactly, it no longer contributes to the variance.
-    found = rule.step(state, Round(number + 1, [2, 0], inside[::-1], [0.5, 0.2])).diagnostics
+    found = rule.step(
+        state,
+        Round(number=number + 1, clients=[2, 0], updates=inside[::-1], probabilities=[0.5, 0.2]),
+    ).diagnostics
     assert found.relative_errors.max() < 1e-12 and found.variance < 1e-12
     np.testing.assert_allclose(found.cosines, 1.0, atol=1e-9)
 
@@ -307,10 +340,15 @@ def test_with_nobody_active_the_model_moves_by_the_projections_only(magnitude: s
     total = SIZES @ coordinates
     number = state.memory.clients.number + 1  # type: ignore[attr-defined]
     before = steered.copy()
-    step = rule.step(state, Round(number, [], np.zeros((0, DIM)), []))
+    step = rule.step(
+        state, Round(number=number, clients=[], updates=np.zeros((0, DIM)), probabilities=[])
+    )
     np.testing.assert_allclose(step.delta, before @ total / SIZES.sum(), rtol=0, atol=1e-13)
     np.testing.assert_array_equal(rule.coordinates(step.state, range(N)), coordinates)
-    again = rule.step(step.state, Round(number + 1, [], np.zeros((0, DIM)), []))
+    again = rule.step(
+        step.state,
+        Round(number=number + 1, clients=[], updates=np.zeros((0, DIM)), probabilities=[]),
+    )
     np.testing.assert_array_equal(again.delta, step.delta)
 
 
@@ -321,8 +359,13 @@ def test_magnitude_follows_the_columns_or_stays() -> None:
         state = rule.init(DIM, SIZES)
         column, other = fresh_updates()[:2]
         for number, (client, update) in enumerate([(0, column), (1, other)], start=1):
-            state = rule.step(state, Round(number, [client], update[None], [0.5])).state
+            state = rule.step(
+                state,
+                Round(number=number, clients=[client], updates=update[None], probabilities=[0.5]),
+            ).state
         before = rule.estimate(state, [1])
         assert before is not None
-        state = rule.step(state, Round(3, [0], 2 * column[None], [0.5])).state
+        state = rule.step(
+            state, Round(number=3, clients=[0], updates=2 * column[None], probabilities=[0.5])
+        ).state
         np.testing.assert_allclose(rule.estimate(state, [1]), factor * before, rtol=1e-12)

@@ -45,7 +45,13 @@ def columns(state: State) -> Any:
 
 
 def a_round(number: int, clients: list[int], updates: Any, **more: Any) -> Round:
-    return Round(number, clients, updates, np.full(len(clients), 0.5), **more)
+    return Round(
+        number=number,
+        clients=clients,
+        updates=updates,
+        probabilities=np.full(len(clients), 0.5),
+        **more,
+    )
 
 
 @pytest.mark.parametrize("library", ["numpy-float32", "torch-float32", "torch-bfloat16"])

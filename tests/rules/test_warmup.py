@@ -67,7 +67,14 @@ class Federation:
         updates = np.array([self.update(c) for c in clients]).reshape(-1, DIM)
         probabilities = [self.chance(c) for c in clients]
         step = self.rule.step(
-            self.state, Round(self.number, clients, updates, probabilities, sizes)
+            self.state,
+            Round(
+                number=self.number,
+                clients=clients,
+                updates=updates,
+                probabilities=probabilities,
+                sizes=sizes,
+            ),
         )
         self.state = step.state
         assert step.diagnostics.phase == "warm-up"
@@ -182,7 +189,9 @@ def test_columns_when_training_begins(warm_start: str) -> None:
         assert space.rows is None and not space.gram.any()
     # Nobody has coordinates yet: the first training round is that of FedAvg.
     updates = np.random.default_rng(3).standard_normal((2, DIM))
-    given = Round(world.number + 1, [4, 8], updates, CHANCES[[4, 8]])
+    given = Round(
+        number=world.number + 1, clients=[4, 8], updates=updates, probabilities=CHANCES[[4, 8]]
+    )
     assert world.rule.plan(world.state, world.number + 1, [4, 8]).train == (4, 8)
     step = world.rule.step(world.state, given)
     assert step.diagnostics.phase == "train" and step.action == "move"
@@ -210,7 +219,7 @@ def test_estimated_probabilities_count_from_the_end_of_the_warm_up(
     )
     world.cycle()
     world.cycle()
-    given = Round(world.number + 3, [4], np.ones((1, DIM)))
+    given = Round(number=world.number + 3, clients=[4], updates=np.ones((1, DIM)))
     found = world.rule.step(world.state, given).diagnostics.probabilities
     assert found[0] == pytest.approx(expected)
 
@@ -252,12 +261,12 @@ def test_the_last_one_missing_leaves() -> None:
     world = federation("fedsteer", core_size=K, cycles=1)
     snapshot = np.array([world.update(c) for c in range(N)])
     others = [c for c in range(N) if c != 6]
-    given = Round(1, others, snapshot[others], CHANCES[others])
+    given = Round(number=1, clients=others, updates=snapshot[others], probabilities=CHANCES[others])
     step = world.rule.step(world.state, given)
     assert step.action == "hold"
     state = world.rule.leave(step.state, [6])
     assert world.rule.plan(state, 2, others).everyone == ()
-    step = world.rule.step(state, Round(2, [], [], []))
+    step = world.rule.step(state, Round(number=2, clients=[], updates=[], probabilities=[]))
     assert step.action == "restart"
     expected = SIZES[others] @ snapshot[others] / SIZES[others].sum()
     np.testing.assert_allclose(step.delta, expected, atol=1e-12)
@@ -282,7 +291,13 @@ def test_a_client_that_joins_in_the_middle_is_collected_too(name: str) -> None:
 def test_a_client_that_joins_in_the_round_that_ends_it_can_be_chosen(warm_start: str) -> None:
     rule = make_rule("fedsteer", core_size=2, cycles=1, warm_start=warm_start)
     updates = np.array([[1.0, 0, 0], [1.1, 0, 0], [0, 50.0, 0], [0, 0, 60.0]])
-    round = Round(1, [0, 1, "x", "y"], updates, [0.5] * 4, sizes=[1, 1, 50, 50])
+    round = Round(
+        number=1,
+        clients=[0, 1, "x", "y"],
+        updates=updates,
+        probabilities=[0.5] * 4,
+        sizes=[1, 1, 50, 50],
+    )
     step = rule.step(rule.init(3, [1.0, 1.0]), round)
     space = steering(step.state).columns
     assert set(space.owners) == {"x", "y"}
@@ -296,10 +311,16 @@ def test_reselection_knows_whom_the_search_chose() -> None:
     """Whoever was chosen and has not been seen since is worth what the snapshot says."""
     rule = make_rule("fedsteer", core_size=3, cycles=1, reselect_every=1, sketch_width=8)
     updates = np.eye(8)[[0, 1, 2, 0, 1, 2, 0, 1, 2]] + 0.01 * DRAW.standard_normal((9, 8))
-    state = rule.step(rule.init(8, [1.0] * 9), Round(1, range(9), updates, [0.5] * 9)).state
+    state = rule.step(
+        rule.init(8, [1.0] * 9),
+        Round(number=1, clients=range(9), updates=updates, probabilities=[0.5] * 9),
+    ).state
     first = list(steering(state).columns.owners)
     assert sorted(owner % 3 for owner in first) == [0, 1, 2]  # type: ignore[operator]
-    state = rule.step(state, Round(2, [0, 3, 6], updates[[0, 3, 6]], [0.5] * 3)).state
+    state = rule.step(
+        state,
+        Round(number=2, clients=[0, 3, 6], updates=updates[[0, 3, 6]], probabilities=[0.5] * 3),
+    ).state
     owners = steering(state).columns.owners
     assert sorted(owner % 3 for owner in owners) == [0, 1, 2]  # type: ignore[operator]
 
@@ -308,18 +329,36 @@ def test_reselection_knows_whom_the_search_chose() -> None:
 def test_whoever_answered_left_and_came_back_is_asked_again(name: str) -> None:
     world = federation(name, cycles=1)
     snapshot = np.array([world.update(c) for c in range(N)])
-    state = world.rule.step(world.state, Round(1, [4, 5], snapshot[[4, 5]], CHANCES[[4, 5]])).state
+    state = world.rule.step(
+        world.state,
+        Round(number=1, clients=[4, 5], updates=snapshot[[4, 5]], probabilities=CHANCES[[4, 5]]),
+    ).state
     state = world.rule.leave(state, [4])
     assert world.rule.plan(state, 2, [4, 5, 6]).collect == (4, 6)
     others = [c for c in range(N) if c not in (4, 5)]
-    state = world.rule.step(state, Round(2, others, snapshot[others], CHANCES[others])).state
+    state = world.rule.step(
+        state,
+        Round(number=2, clients=others, updates=snapshot[others], probabilities=CHANCES[others]),
+    ).state
     assert world.rule.phase(state) == "train"  # nobody waited for it
     rule = make_rule(name, cycles=1)
-    state = rule.step(rule.init(DIM, SIZES), Round(1, [4], snapshot[[4]], CHANCES[[4]])).state
+    state = rule.step(
+        rule.init(DIM, SIZES),
+        Round(number=1, clients=[4], updates=snapshot[[4]], probabilities=CHANCES[[4]]),
+    ).state
     state = rule.leave(state, [4])
-    given = Round(2, [4, 5], snapshot[[5, 5]], CHANCES[[4, 5]], SIZES[[4, 5]])
+    given = Round(
+        number=2,
+        clients=[4, 5],
+        updates=snapshot[[5, 5]],
+        probabilities=CHANCES[[4, 5]],
+        sizes=SIZES[[4, 5]],
+    )
     state = rule.step(state, given).state
-    step = rule.step(state, Round(3, others, snapshot[others], CHANCES[others]))
+    step = rule.step(
+        state,
+        Round(number=3, clients=others, updates=snapshot[others], probabilities=CHANCES[others]),
+    )
     snapshot[4] = snapshot[5]
     np.testing.assert_allclose(step.delta, SHARES @ snapshot, rtol=0, atol=1e-12)
 
@@ -331,17 +370,26 @@ def test_a_core_set_that_could_not_be_filled_is_filled_later() -> None:
     snapshot = np.random.default_rng(2).standard_normal((N, DIM))
     first = np.zeros((N, DIM))
     first[[3, 7]] = snapshot[[3, 7]]
-    state = rule.step(state, Round(1, range(N), first, CHANCES)).state
+    state = rule.step(
+        state, Round(number=1, clients=range(N), updates=first, probabilities=CHANCES)
+    ).state
     assert set(steering(state).columns.owners) == {3, 7}
-    step = rule.step(state, Round(2, range(N), snapshot, CHANCES))
+    step = rule.step(
+        state, Round(number=2, clients=range(N), updates=snapshot, probabilities=CHANCES)
+    )
     assert len(set(steering(step.state).columns.owners)) == 4
 
 
 def test_when_all_send_zeros_training_begins_without_columns() -> None:
     rule = make_rule("fedsteer", core_size=K, cycles=1)
-    step = rule.step(rule.init(DIM, SIZES), Round(1, range(N), np.zeros((N, DIM)), CHANCES))
+    step = rule.step(
+        rule.init(DIM, SIZES),
+        Round(number=1, clients=range(N), updates=np.zeros((N, DIM)), probabilities=CHANCES),
+    )
     assert step.action == "restart" and not steering(step.state).columns.owners
-    step = rule.step(step.state, Round(2, [0], np.ones((1, DIM)), [0.5]))
+    step = rule.step(
+        step.state, Round(number=2, clients=[0], updates=np.ones((1, DIM)), probabilities=[0.5])
+    )
     assert np.isfinite(step.delta).all()
 
 
@@ -359,7 +407,12 @@ def test_clusters_are_k_means_of_the_last_snapshot(seed: int) -> None:
     np.testing.assert_allclose(own.mass, np.bincount(labels, SIZES, 4))
     # Training begins with empty clusters, as FedAvg, and remembers from then on.
     updates = np.random.default_rng(3).standard_normal((2, DIM))
-    after = world.rule.step(step.state, Round(world.number + 1, [4, 8], updates, CHANCES[[4, 8]]))
+    after = world.rule.step(
+        step.state,
+        Round(
+            number=world.number + 1, clients=[4, 8], updates=updates, probabilities=CHANCES[[4, 8]]
+        ),
+    )
     np.testing.assert_allclose(after.delta, (SHARES / CHANCES)[[4, 8]] @ updates, atol=1e-12)
 
 
@@ -388,9 +441,23 @@ def test_the_same_in_torch() -> None:
     for number in range(1, 60):
         active = np.flatnonzero(draw.random(N) < CHANCES)
         updates = draw.standard_normal((len(active), DIM))
-        first = ours.step(one, Round(number, active.tolist(), updates, CHANCES[active]))
+        first = ours.step(
+            one,
+            Round(
+                number=number,
+                clients=active.tolist(),
+                updates=updates,
+                probabilities=CHANCES[active],
+            ),
+        )
         second = theirs.step(
-            other, Round(number, active.tolist(), torch.tensor(updates), CHANCES[active])
+            other,
+            Round(
+                number=number,
+                clients=active.tolist(),
+                updates=torch.tensor(updates),
+                probabilities=CHANCES[active],
+            ),
         )
         one, other = first.state, second.state
         assert first.action == second.action

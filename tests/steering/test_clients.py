@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError, RoundRefused
-from fedsteer.steering.checks import explain, settle_arrays
+from fedsteer.steering.checks import check_round, explain
 from fedsteer.steering.clients import Clients, enrol_population
 from fedsteer.steering.probability import Intervals, Known
 from fedsteer.steering.rounds import Active, Round
@@ -32,8 +32,9 @@ def visit(
 ) -> Active:
     given.setdefault("probabilities", [0.5] * len(names))
     cap = given.pop("max_weight", None)
-    round, faults = settle_arrays(
-        Round(number, names, np.ones((len(names), DIM)), **given), clients.dim
+    round, faults = check_round(
+        Round(number=number, clients=names, updates=np.ones((len(names), DIM)), **given),
+        clients.dim,
     )
     assert not (clients.inspect(round, clients.look_up(round)) | faults)
     active = clients.activate(
@@ -125,7 +126,7 @@ def test_last_visit_and_old_sizes() -> None:
 
 def test_warm_up_rounds_count_no_participation() -> None:
     clients = people([1.0, 1.0], Intervals(cap=50))
-    round, _ = settle_arrays(Round(1, [0], np.ones((1, DIM))), DIM)
+    round, _ = check_round(Round(number=1, clients=[0], updates=np.ones((1, DIM))), DIM)
     active = clients.activate(
         round, clients.look_up(round), uses_probabilities=True, max_weight=None
     )
@@ -137,7 +138,16 @@ def test_warm_up_rounds_count_no_participation() -> None:
 
 def test_activate_writes_nothing() -> None:
     clients = people([1.0])
-    round, _ = settle_arrays(Round(1, ["x", 0], np.ones((2, DIM)), [0.5, 0.5], [4.0, 1.0]), DIM)
+    round, _ = check_round(
+        Round(
+            number=1,
+            clients=["x", 0],
+            updates=np.ones((2, DIM)),
+            probabilities=[0.5, 0.5],
+            sizes=[4.0, 1.0],
+        ),
+        DIM,
+    )
     clients.activate(round, clients.look_up(round), uses_probabilities=True, max_weight=None)
     assert clients.members() == [0] and clients.number == 0 and clients.total == 1.0
 
@@ -151,10 +161,13 @@ def test_sizes_by_name_in_any_order() -> None:
 
 def test_strangers_are_named() -> None:
     clients = people([1.0, 1.0])
-    round, _ = settle_arrays(Round(1, [0, "x", 7], np.ones((3, DIM)), [0.5] * 3), DIM)
+    round, _ = check_round(
+        Round(number=1, clients=[0, "x", 7], updates=np.ones((3, DIM)), probabilities=[0.5] * 3),
+        DIM,
+    )
     faults = clients.inspect(round, clients.look_up(round))
     assert set(faults) == {1, 2}
-    assert explain(faults, round.clients).startswith("client 'x' is unknown, and nobody said")
+    assert explain(faults, round.clients).startswith("client 'x' is unknown, and its number")
     assert explain(faults, round.clients).endswith("it cannot join (the same for 7)")
     many = dict.fromkeys(range(20), "is late") | {3: "is ill"}
     assert explain(many, range(20)) == (
@@ -168,7 +181,9 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
     visit(clients, 1, [1])
     clients.leave([1])
     assert clients.last_seen[np.array([1])].tolist() == [0]
-    round, _ = settle_arrays(Round(2, [1], np.ones((1, DIM)), [0.5]), DIM)
+    round, _ = check_round(
+        Round(number=2, clients=[1], updates=np.ones((1, DIM)), probabilities=[0.5]), DIM
+    )
     assert list(clients.inspect(round, clients.look_up(round))) == [0]
     back = visit(clients, 2, [1], sizes=[9.0])
     assert back.old_sizes[0] == 0
@@ -179,7 +194,7 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
 def test_round_numbers_rise(number: int) -> None:
     clients = people([1.0])
     visit(clients, 5, [0])
-    late = Round(number, [0], np.ones((1, DIM)))
+    late = Round(number=number, clients=[0], updates=np.ones((1, DIM)))
     with pytest.raises(RoundRefused, match=f"{number} does not follow round 5"):
         clients.inspect(late, clients.look_up(late))
 

@@ -96,6 +96,8 @@ def test_founders_of_a_round_are_joined_by_whoever_resembles_them() -> None:
     updates = 5 * np.eye(6)[groups] + 0.1 * draw.standard_normal((12, 6))
     rule = make_rule("cluster_fedvarp", select="online", cluster_count=3)
     state = rule.init(6, np.ones(12))
-    state = rule.step(state, Round(1, range(12), updates, np.full(12, 0.5))).state
+    state = rule.step(
+        state, Round(number=1, clients=range(12), updates=updates, probabilities=np.full(12, 0.5))
+    ).state
     own = state.memory.own  # type: ignore[attr-defined]
     assert own.member_of[np.arange(12)].tolist() == groups.tolist()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer.steering.checks import settle_arrays
+from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import Clients, enrol_population
 from fedsteer.steering.collection import Collected, Collection
 from fedsteer.steering.probability import Known
@@ -29,8 +29,14 @@ def take(
     if updates is None:
         updates = UPDATES[[hash(name) % 6 if isinstance(name, str) else name for name in names]]
     chances = [0.1 * (i + 1) for i in range(len(names))]
-    given = Round(clients.number + 1, names, updates, chances, sizes)
-    round, faults = settle_arrays(given, DIM)
+    given = Round(
+        number=clients.number + 1,
+        clients=names,
+        updates=updates,
+        probabilities=chances,
+        sizes=sizes,
+    )
+    round, faults = check_round(given, DIM)
     assert not faults and not clients.inspect(round, clients.look_up(round))
     active = clients.activate(
         round, clients.look_up(round), uses_probabilities=True, max_weight=None

@@ -140,9 +140,11 @@ def test_columns_on_a_gpu_are_those_of_the_host(reply: str, sent: str) -> None:
 
     def far_round(number: int, clients: list[int], updates: Any, chances: Any) -> Round:
         if sent == "a matrix" or (sent == "in turns" and number % 2):
-            return Round(number, clients, updates.cuda(), chances)
+            return Round(
+                number=number, clients=clients, updates=updates.cuda(), probabilities=chances
+            )
         vectors = [update.cuda() for update in updates]
-        return Round(number, clients, vectors, chances)
+        return Round(number=number, clients=clients, updates=vectors, probabilities=chances)
 
     for number, clients in enumerate([[0, 1, 2, 3], [7, 1, 8], [0, 1, 2], [9, 2, 0], [5, 6]], 1):
         updates = torch.randn(len(clients), dim, generator=draw)
@@ -152,12 +154,17 @@ def test_columns_on_a_gpu_are_those_of_the_host(reply: str, sent: str) -> None:
             spoilt[1, 5] = torch.nan
             late = far_round(number, clients, spoilt, chances)
             if reply == "drop":
-                near = rule.step(near, Round(number, clients, spoilt, chances)).state
+                near = rule.step(
+                    near,
+                    Round(number=number, clients=clients, updates=spoilt, probabilities=chances),
+                ).state
                 far = rule.step(far, late).state
                 continue
             with pytest.raises(RoundRefused, match="non-finite"):
                 rule.step(far, late)
-        near = rule.step(near, Round(number, clients, updates, chances)).state
+        near = rule.step(
+            near, Round(number=number, clients=clients, updates=updates, probabilities=chances)
+        ).state
         far = rule.step(far, far_round(number, clients, updates, chances)).state
         here, there = (state.memory.own for state in (near, far))  # type: ignore[attr-defined]
         np.testing.assert_array_equal(in_torch.to_host(there.columns.rows)[0], here.columns.rows)

@@ -20,7 +20,9 @@ def test_a_huge_update_that_is_no_longer_trusted_leaves_no_trace() -> None:
         start=1,
     ):
         updates = np.array([update], np.float64)
-        state = rule.step(state, Round(number, [client], updates, [0.5])).state
+        state = rule.step(
+            state, Round(number=number, clients=[client], updates=updates, probabilities=[0.5])
+        ).state
     own = state.memory.own  # type: ignore[attr-defined]
     np.testing.assert_allclose(own.base, [1, 1, 0, 0], atol=1e-12)  # beta is .5 at first
 
@@ -34,7 +36,9 @@ def test_the_sum_does_not_drift_when_updates_become_wider(library: str) -> None:
         drawn: Any = draw.standard_normal((2, 20)).astype("float16" if number < 3 else "float32")
         updates = torch.from_numpy(drawn) if library == "torch" else drawn
         clients = draw.choice(5, 2, replace=False).tolist()
-        state = rule.step(state, Round(number, clients, updates, [0.5, 0.5])).state
+        state = rule.step(
+            state, Round(number=number, clients=clients, updates=updates, probabilities=[0.5, 0.5])
+        ).state
     own = state.memory.own  # type: ignore[attr-defined]
     stored = np.asarray(own.store.rows, np.float64).sum(axis=0)
     np.testing.assert_allclose(np.asarray(own.base), stored, atol=1e-9)

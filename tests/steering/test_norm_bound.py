@@ -24,7 +24,13 @@ def test_a_bounded_rule_is_the_rule_scaled_by_the_reference(name: str, rho: floa
             one, other = bounded.leave(one, event.leaving), free.leave(other, event.leaving)
             naive.leave(event.leaving)
             continue
-        given = Round(event.number, event.clients, event.updates, event.probabilities, event.sizes)
+        given = Round(
+            number=event.number,
+            clients=event.clients,
+            updates=event.updates,
+            probabilities=event.probabilities,
+            sizes=event.sizes,
+        )
         scaled, plain = bounded.step(one, given), free.step(other, given)
         one, other = scaled.state, plain.state
         expected = naive.step(plain.delta, event.clients, event.updates, event.sizes)
@@ -61,7 +67,10 @@ def test_a_client_never_heard_of_is_forgotten_without_a_trace() -> None:
 def test_the_bound_ends_an_explosion() -> None:
     """One update weighted by 1/p = 1000 no longer throws the model away."""
     rule = make_rule("fedavg", norm_bound=0.5)
-    step = rule.step(rule.init(2, [1.0, 1.0]), Round(1, [0], np.array([[3.0, 4.0]]), [0.001]))
+    step = rule.step(
+        rule.init(2, [1.0, 1.0]),
+        Round(number=1, clients=[0], updates=np.array([[3.0, 4.0]]), probabilities=[0.001]),
+    )
     assert np.linalg.norm(step.delta) == pytest.approx(2.5)
     assert step.diagnostics.bound_factor == pytest.approx(0.001)
 

@@ -95,12 +95,14 @@ def test_open_population_through_a_rule(kind: str) -> None:
     rule = make_rule("fedavg", probabilities=kind)
     state = rule.init(2)
     for number in range(1, 300):
-        state = rule.step(state, Round(number, ["old"], np.ones((1, 2)))).state
-    step = rule.step(state, Round(300, ["old", "late"], np.ones((2, 2))))
+        state = rule.step(
+            state, Round(number=number, clients=["old"], updates=np.ones((1, 2)))
+        ).state
+    step = rule.step(state, Round(number=300, clients=["old", "late"], updates=np.ones((2, 2))))
     assert step.diagnostics.probabilities.tolist() == [1.0, 1.0]
-    later = rule.step(step.state, Round(303, ["late"], np.ones((1, 2))))
+    later = rule.step(step.state, Round(number=303, clients=["late"], updates=np.ones((1, 2))))
     assert later.diagnostics.probabilities[0] == (1.0 if kind == "intervals" else 0.5)
-    third = rule.step(later.state, Round(306, ["late"], np.ones((1, 2))))
+    third = rule.step(later.state, Round(number=306, clients=["late"], updates=np.ones((1, 2))))
     assert third.diagnostics.probabilities[0] == pytest.approx(
         1 / 3 if kind == "intervals" else 3 / 7
     )
@@ -264,7 +266,9 @@ def test_newcomers_alone_do_not_freeze_an_open_population(
         for number in range(1, 151):
             here = np.flatnonzero(draw.random(members) < odds).tolist()
             clients = rounds[number - 1] if number <= len(rounds) else here
-            step = rule.step(state, Round(number, clients, np.ones((len(clients), 1))))
+            step = rule.step(
+                state, Round(number=number, clients=clients, updates=np.ones((len(clients), 1)))
+            )
             state = step.state
             moved.append(float(step.delta[0]))
         # The others have newcomers weigh one, of whom there are many for long.
@@ -277,14 +281,18 @@ def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
     rule = make_rule("fedavg", probabilities="shrunk")
     state = rule.init(1, {f"old-{i}": 1.0 for i in range(4)} if closed else None)
     if closed:  # nobody of those that are known has come
-        step = rule.step(state, Round(1, ["new"], np.ones((1, 1)), sizes=[1.0]))
+        step = rule.step(
+            state, Round(number=1, clients=["new"], updates=np.ones((1, 1)), sizes=[1.0])
+        )
         assert step.diagnostics.inverse_probabilities.tolist() == [4.0]
         state = rule.leave(step.state, ["old-0", "old-1", "old-2", "old-3", "new"])
-        step = rule.step(state, Round(2, ["newer"], np.ones((1, 1)), sizes=[1.0]))
+        step = rule.step(
+            state, Round(number=2, clients=["newer"], updates=np.ones((1, 1)), sizes=[1.0])
+        )
         assert 1.0 <= step.diagnostics.inverse_probabilities[0] <= 10.0
     else:
-        state = rule.step(state, Round(1, ["a", "b"], np.ones((2, 1)))).state
-        step = rule.step(state, Round(2, ["c", "d"], np.ones((2, 1))))
+        state = rule.step(state, Round(number=1, clients=["a", "b"], updates=np.ones((2, 1)))).state
+        step = rule.step(state, Round(number=2, clients=["c", "d"], updates=np.ones((2, 1))))
         assert step.diagnostics.inverse_probabilities.tolist() == [2.0, 2.0]
 
 
@@ -299,7 +307,9 @@ def test_steps_are_as_long_as_they_should_be_where_clients_are_rare(
         state, moved = rule.init(1, sizes), []
         for number in range(1, 201):
             here = np.flatnonzero(draw.random(members) < odds).tolist()
-            step = rule.step(state, Round(number, here, np.ones((len(here), 1))))
+            step = rule.step(
+                state, Round(number=number, clients=here, updates=np.ones((len(here), 1)))
+            )
             state = step.state
             moved.append(float(step.delta[0]))
         for part in (moved[:10], moved[10:50], moved[50:]):
@@ -311,7 +321,7 @@ def test_steps_stay_as_long_while_nobody_comes_back() -> None:
     state = rule.init(1)
     for number in range(1, 61):
         clients = [f"{number}-{i}" for i in range(10)]
-        step = rule.step(state, Round(number, clients, np.ones((10, 1))))
+        step = rule.step(state, Round(number=number, clients=clients, updates=np.ones((10, 1))))
         state = step.state
         assert 0.99 < step.delta[0] < 1.01
 
@@ -321,11 +331,13 @@ def test_who_leaves_does_not_take_along_how_often_clients_come() -> None:
     state, seen = rule.init(1), list[int]()
     for number in range(1, 41):
         clients = draw.choice(400, 10, replace=False).tolist()
-        state = rule.step(state, Round(number, clients, np.ones((10, 1)))).state
+        state = rule.step(
+            state, Round(number=number, clients=clients, updates=np.ones((10, 1)))
+        ).state
         seen += clients
     state = rule.leave(state, [client for client in set(seen) if seen.count(client) > 1])
     for number in range(41, 61):
         clients = [f"{number}-{i}" for i in range(10)]
-        step = rule.step(state, Round(number, clients, np.ones((10, 1))))
+        step = rule.step(state, Round(number=number, clients=clients, updates=np.ones((10, 1))))
         state = step.state
         assert 0.5 < step.delta[0] < 1.5

@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused
-from fedsteer.steering.checks import settle_arrays
+from fedsteer.steering.checks import check_round
+from fedsteer.steering.clients import enrol_population
+from fedsteer.steering.probability import Known
 from fedsteer.steering.roster import plain_id
+from fedsteer.steering.rounds import PER_CLIENT, REPORTED
 
 DIM = 4
 
 
 def settle(clients: Any, updates: Any, **given: Any) -> tuple[Round, dict[int, str]]:
-    return settle_arrays(Round(1, clients, updates, **given), DIM)
+    return check_round(Round(number=1, clients=clients, updates=updates, **given), DIM)
 
 
 def test_ids_become_plain() -> None:
@@ -122,10 +125,10 @@ def test_without_takes_a_client_out_of_everything(listed: bool) -> None:
     rows: Any = np.arange(12.0).reshape(3, DIM)
     vector: Any = np.array([0.1, 0.2, 0.3])
     given = Round(
-        3,
-        ["a", "b", "c"],
-        list(rows) if listed else rows,
-        vector.tolist() if listed else vector,
+        number=3,
+        clients=["a", "b", "c"],
+        updates=list(rows) if listed else rows,
+        probabilities=vector.tolist() if listed else vector,
         sizes=vector,
         steps=None,
         starts=rows,
@@ -139,3 +142,27 @@ def test_without_takes_a_client_out_of_everything(listed: bool) -> None:
     assert np.array_equal(left.sizes, [0.1, 0.3]) and np.array_equal(left.starts, rows[[0, 2]])
     nobody = given.without({0, 1, 2})
     assert nobody.clients == [] and len(nobody.updates) == 0 and nobody.refresh == []
+
+
+IMPOSSIBLE = {name: kind.high * 2 for name, kind in PER_CLIENT.items()}
+
+
+@pytest.mark.parametrize("name", PER_CLIENT)
+def test_a_declared_vector_is_checked_dropped_with_its_client_and_reaches_algorithms(
+    name: str,
+) -> None:
+    given: Any = {name: [1.0, IMPOSSIBLE[name], 0.5]}
+    settled, faults = settle(["a", "b", "c"], np.ones((3, DIM)), **given)
+    assert faults == {1: f"{name} {PER_CLIENT[name].must}"}
+    left, faults = check_round(settled.without({1}), DIM)
+    assert not faults and getattr(left, name).tolist() == [1.0, 0.5]
+    clients = enrol_population(DIM, None, Known(), None)
+    active = clients.activate(
+        left, clients.look_up(left), uses_probabilities=False, max_weight=None
+    )
+    assert getattr(active.round, name) is getattr(left, name)
+
+
+def test_vectors_are_declared_in_one_place() -> None:
+    assert list(PER_CLIENT) == ["probabilities", "sizes", "steps"]
+    assert REPORTED == {"steps": "num-steps"}

@@ -85,11 +85,11 @@ class FedAWE(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own = own_of(memory, FedAWEMemory)
-        if active.model is None:
+        if active.round.model is None:
             raise RoundRefused("FedAWE needs model: the global model the round started from")
         for name, array, shape in (
-            ("model", active.model, (memory.clients.dim,)),
-            ("starts", active.starts, (len(active), memory.clients.dim)),
+            ("model", active.round.model, (memory.clients.dim,)),
+            ("starts", active.round.starts, (len(active), memory.clients.dim)),
         ):
             if array is None:
                 continue
@@ -103,23 +103,23 @@ class FedAWE(Algorithm):
         last = np.maximum(own.last[active.slots], own.since[active.slots])
         gaps = np.where(members, active.number - last, 1.0)
         weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
-        if len(active) and active.starts is None:
+        if len(active) and active.round.starts is None:
             starts = [
-                self._start(own, slot) if member and own.initial is not None else active.model
+                self._start(own, slot) if member and own.initial is not None else active.round.model
                 for slot, member in zip(active.slots, members, strict=True)
             ]
             rows = active.kernels.stack(starts)
         else:
-            rows = active.starts
+            rows = active.round.starts
         # Delta = w - mean of starts + weights @ g
         result = active.one_pass(
             weights,
             rows,
             np.where(active.fresh, -1.0 / count, 0.0),
-            base=active.model if active.fresh.any() else None,
+            base=active.round.model if active.fresh.any() else None,
         )
         bad = np.flatnonzero(~np.isfinite(result.products).all(axis=1)).tolist()
-        if bad and active.starts is not None:
+        if bad and active.round.starts is not None:
             raise NotFinite(bad, "has a start model that is not finite")
         return Outcome(
             delta=result.delta,
@@ -131,16 +131,16 @@ class FedAWE(Algorithm):
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own = own_of(memory, FedAWEMemory)
         if own.initial is None:
-            own.initial = active.kernels.clone(active.model)
+            own.initial = active.kernels.clone(active.round.model)
         joined = active.slots[(active.old_sizes <= 0) & ~active.fresh]
         own.since[joined] = float(active.number)
         slots = active.slots[active.fresh]
         if not len(slots):
             return
-        members = len(memory.clients.sizes.values)
-        assert active.model is not None
-        moved = active.model - outcome.delta
-        own.models.reserve(slots, active.model[None], members)  # updates may be in fewer digits
+        members, model = len(memory.clients.sizes.values), active.round.model
+        assert model is not None
+        moved = model - outcome.delta
+        own.models.reserve(slots, model[None], members)  # updates may be of a narrower dtype
         assert own.models.rows is not None
         for slot in slots.tolist():
             own.models.rows[slot] = moved

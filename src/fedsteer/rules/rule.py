@@ -21,9 +21,9 @@ from fedsteer.rules.options import Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.checks import (
     Faults,
+    check_round,
     explain,
     kind_of,
-    settle_arrays,
     whole_number,
     zero_rows,
 )
@@ -128,7 +128,7 @@ class Rule:
         active = self._check(memory, incoming)
         active, outcome = self._compute(memory, active, incoming)
         factor = self._bound(memory, active, outcome)
-        return self._commit(state, active, outcome, factor, incoming.dropped)
+        return self._commit(state, memory, active, outcome, factor, incoming.dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -177,7 +177,7 @@ class Rule:
         """The clients whose input can be used; the others are dropped, or the round is refused."""
         clients = memory.clients
         while True:
-            round, faults = settle_arrays(incoming.round, clients.dim, incoming.like)
+            round, faults = check_round(incoming.round, clients.dim, incoming.like)
             found = clients.look_up(round)
             faults = clients.inspect(round, found) | faults
             incoming.round = round
@@ -236,13 +236,13 @@ class Rule:
     def _commit(
         self,
         state: State,
+        memory: Memory,
         active: Active,
         outcome: Outcome,
         factor: float,
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        memory = self._memory_of(state)
         clients = memory.clients
         delta = outcome.delta if factor == 1.0 else factor * outcome.delta
         diagnostics = self._diagnose(memory, active, outcome, factor, dropped)

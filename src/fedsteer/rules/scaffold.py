@@ -86,7 +86,7 @@ class Scaffold(Algorithm):
         return replace(asked, shared={"control": own.control}, each=each)
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        if len(active) and active.steps is None:
+        if len(active) and active.round.steps is None:
             raise RoundRefused("SCAFFOLD needs steps: each client's number of local steps")
         return weighted_sum(active, averaging_weights(active, self.options.average))
 
@@ -102,8 +102,8 @@ class Scaffold(Algorithm):
         own.control *= before - float(active.shares.sum())
         if not len(active):
             return
-        assert active.steps is not None
-        rates = 1.0 / (active.steps * self.options.local_rate)
+        assert active.round.steps is not None
+        rates = 1.0 / (active.round.steps * self.options.local_rate)
         # g_i / (steps * rate) may be far beyond what two bytes hold.
         wide = "float64" if kernels.dtype_name(active.updates) == "float64" else "float32"
         like = kernels.allocate((0, active.updates.shape[1]), active.updates, wide)

@@ -1,44 +1,29 @@
-"""Who there is and what each client weighs.
+"""The clients of a federation, and what each of them weighs.
 
 With sizes given at the start the population is closed: d_i = n_i / sum n, and a newcomer must
-bring its size. Without, it is open: n is the running mean over steps of sum_A n_i/p_i, which, for
-known p_i, estimates the size of the whole population without bias from the first round on (the sum
-over clients seen so far would weigh the first rounds many times too much).
-
-A population that grows is larger than that mean for long. So n is never taken to be less than the
-sum over clients seen so far and what is surely still unseen, which newcomers tell: those of a
-round, each taken 1/p_i times, are on average everybody who was never seen before. That varies from
-round to round, most of all where rare clients are among them; so it is smoothed (NEWCOMERS) and
-counts as far as it is beyond its own standard deviation. Where nothing grows, that makes n larger
-by a hundredth or two; where clients take turns, nearly twice as large until everybody had one. The
-sum stays where nobody answers any more, when the mean would shrink and let the baseline grow
-without end. Rules that do not use p_i have no such estimates; for them n is the sum over clients
-seen so far.
+bring its size. Without, it is open, and n is estimated (`population`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.steering.checks import Faults
-from fedsteer.steering.kernels import Flags, Floats, Integers, kernels_for
+from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import ProbabilitySource
 from fedsteer.steering.roster import ClientId, Roster, plain_ids
-from fedsteer.steering.rounds import LARGEST_COUNT, Active, PopulationEstimate, Round
+from fedsteer.steering.rounds import LARGEST_COUNT, Active, Round
 from fedsteer.steering.state import Component
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
-NEWCOMERS = 0.25
-"""Share of this round, against all before it, in what newcomers tell of those still unseen."""
 LAST = 1 << 62
 """No round has a number as high as this."""
 
@@ -61,22 +46,29 @@ class Clients(Component):
     source: ProbabilitySource
     bound: NormBound | None = None
     total: float = 0.0  # sum of n_i over members
-    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, p_i as of today (open)
-    unseen: float = 0.0  # points of members that never took part, as newcomers tell (open)
-    doubt: float = 0.0  # standard deviation of that
+    mass: float = 0.0  # these three are the `population` estimate
+    unseen: float = 0.0
+    doubt: float = 0.0
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
 
+    @property
+    def population(self) -> PopulationEstimate:
+        """What the rounds so far tell of the size of an open population."""
+        return PopulationEstimate(mass=self.mass, unseen=self.unseen, doubt=self.doubt)
+
     def members(self) -> list[ClientId]:
-        """Everyone who belongs to the population now."""
+        """The ids of all members."""
         ids = self.roster.everyone()
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
 
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
-        """Refuse 3 for the member "3" and the other way round, and strangers only: some may join
-        yet."""
+        """Refuse 3 for the member "3" and vice versa, and lists of strangers only.
+
+        Some strangers are fine: they may still join.
+        """
         for name, slot in zip(names, self.roster.places(names), strict=True):
             if slot < 0:
                 digits = isinstance(name, str) and name.isdecimal()
@@ -87,36 +79,33 @@ class Clients(Component):
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
     def look_up(self, round: Round) -> Found:
-        """Who they are, before anything is checked."""
+        """The clients of a round as they are now, before anything is checked."""
         slots = self.roster.preview(round.clients)
-        return Found(slots, self.sizes[slots])
+        return Found(slots=slots, sizes=self.sizes[slots])
 
     def inspect(self, round: Round, found: Found) -> Faults:
-        """Unknown clients: nobody can say what they weigh."""
+        """Newcomers to a closed population that bring no size: their weight is unknown."""
         if not self.number < round.number < LAST:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         if not self.closed or round.sizes is not None:
             return {}
-        sizes = found.sizes.tolist()
-        if 0.0 not in sizes:
-            return {}
-        reason = "is unknown, and nobody said how many points it has: it cannot join"
-        return {i: reason for i, size in enumerate(sizes) if size <= 0}
+        reason = "is unknown, and its number of data points was not given: it cannot join"
+        return {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
 
     def activate(
         self, round: Round, found: Found, *, uses_probabilities: bool, max_weight: float | None
     ) -> Active:
-        """Weights and all else of size m. Writes nothing."""
+        """Weights and everything else of size m. Writes nothing."""
         slots, old_sizes = found
         count = len(slots)
         sizes, probabilities = round.sizes, round.probabilities
         resized = sizes is not None or not self.closed
         if sizes is None:  # strangers to a closed population were refused
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
-        fresh = _everybody(count)
+        fresh = np.ones(count, dtype=bool)
         if round.refresh:
-            only_refresh = set(round.refresh)
-            fresh = np.array([client not in only_refresh for client in round.clients])
+            refreshed = set(round.refresh)
+            fresh = np.array([client not in refreshed for client in round.clients])
         if uses_probabilities:
             inverse = self.source.inverse(slots, round.number, probabilities, fresh)
         else:
@@ -126,9 +115,16 @@ class Clients(Component):
             total += float((sizes - old_sizes).sum())
         if not self.closed:
             drift = self.source.drift(slots, round.number, fresh) if uses_probabilities else 1.0
-            population = self._estimate(sizes, old_sizes, inverse, fresh, drift)
+            population = self.population.after(
+                sizes=sizes,
+                old_sizes=old_sizes,
+                inverse_probabilities=inverse,
+                fresh=fresh,
+                drift=drift,
+                first=not self.rounds,
+            )
             if uses_probabilities:
-                total = max(population.mass / (self.rounds + 1), total + population.surely_unseen)
+                total = population.total(self.rounds + 1, seen=total)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
@@ -136,11 +132,8 @@ class Clients(Component):
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
         return Active(
-            number=round.number,
-            clients=tuple(round.clients),
+            round=round,
             slots=slots,
-            updates=round.updates,
-            kernels=kernels_for(round.updates),
             fresh=fresh,
             sizes=sizes,
             old_sizes=old_sizes,
@@ -150,50 +143,27 @@ class Clients(Component):
             inverse_probabilities=inverse,
             weights=weights,
             population=population,
-            steps=round.steps,
-            starts=round.starts,
-            model=round.model,
-        )
-
-    def _estimate(
-        self, sizes: Floats, old_sizes: Floats, inverse: Floats, fresh: Flags, drift: float
-    ) -> PopulationEstimate:
-        """What an open population is known by once this round has ended."""
-        standing_for, new = sizes * inverse, old_sizes <= 0
-        coming = new & fresh
-        share = NEWCOMERS if self.rounds else 1.0
-        before = (1.0 - share) * drift
-        unseen = before * self.unseen + share * float(standing_for[coming].sum())
-        absent = np.maximum(1.0 - 1.0 / inverse[coming], 0.0)  # how probably each is
-        spread = share * standing_for[coming] * np.sqrt(absent)
-        return PopulationEstimate(
-            mass=self.mass * drift + float(standing_for[fresh].sum()),
-            unseen=max(unseen - float(sizes[new].sum()), 0.0),
-            doubt=math.hypot(before * self.doubt, *spread.tolist()),
         )
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
-        """n once these have left."""
+        """n once these clients have left."""
         staying = self.sizes.values.copy()
         staying[slots] = 0.0
         total = float(staying.sum())
         if uses_probabilities and not self.closed and self.rounds:
-            population = PopulationEstimate(self.mass, self.unseen, self.doubt)
-            leaving = self.sizes[slots].sum()
-            total = max(
-                population.mass / self.rounds - float(leaving), total + population.surely_unseen
-            )
+            leaving = float(self.sizes[slots].sum())
+            return self.population.without(leaving, self.rounds).total(self.rounds, seen=total)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
-        """n_i of the first `count` slots, the active clients' as they are from this round on."""
+        """n_i of the first `count` slots; of active clients, from this round on."""
         sizes: Floats = self.sizes[np.arange(count)]
         if active is not None:
             sizes[active.slots] = active.sizes
         return sizes
 
     def welcome(self, active: Active) -> None:
-        """Newcomers have a name and a slot from here on: before a rule takes the round in."""
+        """Give newcomers their slots; this comes before the algorithm's own commit."""
         if not active.resized:
             return
         newcomers = active.old_sizes <= 0
@@ -213,7 +183,7 @@ class Clients(Component):
                 self.total = float(self.sizes.values.sum())
         if training:
             if active.population is not None:
-                self.mass, self.unseen, self.doubt = active.population
+                self._set_population(active.population)
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number
@@ -236,32 +206,27 @@ class Clients(Component):
         return names, slots
 
     def leave(self, clients: Sequence[ClientId]) -> None:
-        """These members are gone, with all that was known of them."""
+        """Forget these members."""
         names, slots = self.resolve(clients)
         sizes = self.sizes[slots]
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.source.forget(slots)
         leaving = float(sizes.sum())
-        # Every past round told of the whole population, the leavers among it.
-        self.mass = max(self.mass - self.rounds * leaving, 0.0)
+        self._set_population(self.population.without(leaving, self.rounds))
         self.sizes[slots] = 0.0
         self.total = float(self.sizes.values.sum())
         self.last_seen[slots] = 0
         self.roster.remove(names)
 
+    def _set_population(self, population: PopulationEstimate) -> None:
+        self.mass, self.unseen = population.mass, population.unseen
+        self.doubt = population.doubt
+
     def _sizes_of(self, slots: Integers) -> Floats:
         sizes: Floats = self.sizes[np.maximum(slots, 0)]  # a copy
         sizes[slots < 0] = 0.0
         return sizes
-
-
-@lru_cache(maxsize=16)
-def _everybody(count: int) -> Flags:
-    """(count,) True, not to be written into."""
-    flags = np.ones(count, dtype=bool)
-    flags.flags.writeable = False
-    return flags
 
 
 def enrol_population(

@@ -1,32 +1,62 @@
-"""One round as it arrives (`Round`), and as the rules compute with it once checked (`Active`)."""
+"""One round as it arrives (`Round`), and as algorithms compute with it once checked (`Active`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, Pass
+from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, Pass, kernels_for
+from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.roster import ClientId
-from fedsteer.values import value
 
 LARGEST_COUNT = 1e15
-"""Points or steps of a client: sums of such numbers are exact, and no product leaves the range."""
+"""Points or steps of a client: sums of such numbers are exact, and no product overflows."""
+RAREST = 1e-280
+"""The smallest probability: many of its inverses times LARGEST_COUNT still sum to a number."""
 NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
+class PerClient:
+    """What a vector with one number per client may hold, and where clients report theirs."""
+
+    low: float
+    high: float
+    must: str  # the range, in words
+    metric: str | None = None  # key in the metrics of a Flower client; None: not from clients
+    if_refreshed: float | None = None  # in place of an impossible number of a refreshed client
+
+
+def per_client(**declared: Any) -> Any:
+    """A field of `Round` with one number per client; everything else follows from it.
+
+    Such a field is checked, dropped with its client, and handed to algorithms in `active.round`.
+    With a `metric`, Flower's replies and the simulator's training results fill it in for the
+    algorithms that name it in `needs`.
+    """
+    return field(default=None, metadata={"per_client": PerClient(**declared)})
+
+
+def count_per_client(**declared: Any) -> Any:
+    """A `per_client` field that counts something."""
+    must = f"must be positive and finite (at most {LARGEST_COUNT:.0e})"
+    return per_client(low=math.ulp(0.0), high=LARGEST_COUNT, must=must, **declared)
+
+
+@dataclass(frozen=True)
 class Round:
     """What the server has in hand at the end of a round.
 
     number          1, 2, 3, ...; must rise from step to step
-    clients         ids (int or str) of whoever answered
+    clients         ids (int or str) of the clients that answered
     updates         (m, d) NumPy or torch, w_sent - w_returned, one row per client; or a sequence
-                    of m vectors, which are read where they lie if the model is large
-    probabilities   (m,) p_i, where the rule takes them as known
-    sizes           (m,) data points n_i, where they changed or the client is new
+                    of m vectors, which are not copied into a matrix if the model is large
+    probabilities   (m,) p_i, if the rule takes them as known
+    sizes           (m,) data points n_i, if they changed or a client is new
     steps           (m,) local steps taken (SCAFFOLD)
-    starts          (m, d) models the clients started from, where not the global one (FedAWE)
+    starts          (m, d) models the clients started from, if not the global one (FedAWE)
     model           (d,) the global model the round started from (FedAWE)
     refresh         ids among `clients` that were asked only to refresh what is known of them
     given           deprecated and ignored
@@ -35,9 +65,12 @@ class Round:
     number: int
     clients: Sequence[ClientId]
     updates: Array
-    probabilities: Any = None
-    sizes: Any = None
-    steps: Any = None
+    # Of clients that are only refreshed p_i is not used, and may well be 0.
+    probabilities: Any = per_client(
+        low=RAREST, high=1.0, must="must be in (0, 1]", if_refreshed=1.0
+    )
+    sizes: Any = count_per_client()
+    steps: Any = count_per_client(metric="num-steps")
     starts: Array | None = None
     model: Array | None = None
     refresh: Sequence[ClientId] | None = None
@@ -46,47 +79,37 @@ class Round:
     def without(self, positions: set[int]) -> Round:
         """The same round as if the clients at these positions had not answered."""
         keep = [i for i in range(len(self.clients)) if i not in positions]
-
-        def pick(values: Any) -> Any:
-            if values is None:
-                return None
-            return [values[i] for i in keep] if isinstance(values, (list, tuple)) else values[keep]
-
         clients = [self.clients[i] for i in keep]
-        return replace(
-            self,
-            clients=clients,
-            updates=pick(self.updates),
-            probabilities=pick(self.probabilities),
-            sizes=pick(self.sizes),
-            steps=pick(self.steps),
-            starts=pick(self.starts),
-            refresh=None if self.refresh is None else [c for c in self.refresh if c in clients],
-        )
+        rows = {
+            name: _rows(getattr(self, name), keep) for name in ("updates", "starts", *PER_CLIENT)
+        }
+        refresh = None if self.refresh is None else [c for c in self.refresh if c in clients]
+        return replace(self, clients=clients, refresh=refresh, **rows)
 
 
-class PopulationEstimate(NamedTuple):
-    """What rounds tell of the size of an open population, this one included; see `Clients`."""
+PER_CLIENT: Mapping[str, PerClient] = {
+    entry.name: entry.metadata["per_client"]
+    for entry in fields(Round)
+    if "per_client" in entry.metadata
+}
+"""The vectors of a `Round` that have one number per client."""
 
-    mass: float
-    unseen: float
-    doubt: float
-
-    @property
-    def surely_unseen(self) -> float:
-        """As far as it is beyond doubt."""
-        return max(self.unseen - self.doubt, 0.0)
+REPORTED = {name: kind.metric for name, kind in PER_CLIENT.items() if kind.metric is not None}
+"""Those that clients report, by the key in their metrics."""
 
 
-@value
+def _rows(values: Any, keep: list[int]) -> Any:
+    if values is None:
+        return None
+    return [values[i] for i in keep] if isinstance(values, (list, tuple)) else values[keep]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Active:
-    """The clients of a round, checked, with everything a rule needs of size m."""
+    """The clients of a checked round, with everything an algorithm needs of size m."""
 
-    number: int
-    clients: tuple[ClientId, ...]
+    round: Round  # checked: plain ids, one (m, d) array, float64 vectors
     slots: Integers  # newcomers have the slot they will get
-    updates: Array  # (m, d)
-    kernels: Kernels
     fresh: Flags  # (m,) False: asked only to refresh, enters no aggregate
     sizes: Floats  # n_i, this round's
     old_sizes: Floats  # n_i before this round; 0 for newcomers
@@ -94,14 +117,31 @@ class Active:
     total: float  # n
     shares: Floats  # d_i = n_i / n
     inverse_probabilities: Floats  # 1 / p_i
-    weights: Floats  # a_i = d_i / p_i, capped if asked; 0 where not fresh
-    population: PopulationEstimate | None = None  # of an open one
-    steps: Floats | None = None
-    starts: Array | None = None
-    model: Array | None = None
+    weights: Floats  # a_i = d_i / p_i, capped if asked; 0 if not fresh
+    population: PopulationEstimate | None = None  # after this round, if the population is open
 
     def __len__(self) -> int:
-        return len(self.clients)
+        return len(self.round.clients)
+
+    @property
+    def number(self) -> int:
+        """The number of the round."""
+        return self.round.number
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Their ids."""
+        return tuple(self.round.clients)
+
+    @property
+    def updates(self) -> Array:
+        """(m, d) g_i."""
+        return self.round.updates
+
+    @property
+    def kernels(self) -> Kernels:
+        """The operations for the library of the updates."""
+        return kernels_for(self.round.updates)
 
     def one_pass(
         self,
@@ -110,7 +150,7 @@ class Active:
         coefficients: Floats | None = None,
         **more: Any,
     ) -> Pass:
-        """`Kernels.one_pass` over the updates; raises `NotFinite`, so that rules need not look."""
+        """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not."""
         result = self.kernels.one_pass(self.updates, weights, basis, coefficients, **more)
         if result.bad:
             raise NotFinite(result.bad)

@@ -300,7 +300,9 @@ def test_two_bytes_hold_updates_of_any_size(cache: str, library: Any, size: floa
     rule = make_rule("fedsteer", core_set=[0], ridge=0.0, cache=cache)
     state = rule.init(DIM, [1.0, 1.0])
     for number in (1, 2, 3):
-        step = rule.step(state, Round(number, [0, 1], updates, [0.5, 0.5]))
+        step = rule.step(
+            state, Round(number=number, clients=[0, 1], updates=updates, probabilities=[0.5, 0.5])
+        )
         state = step.state
     assert np.isfinite(step.diagnostics.delta_norm)
     # Client 0 is the basis: its estimate is its update, to the precision of the cache.

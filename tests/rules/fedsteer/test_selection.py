@@ -24,7 +24,12 @@ def columns(state: State) -> Columns:
 
 def take(rule: Rule, state: State, number: int, clients: list[Any], updates: Any) -> State:
     count = len(clients)
-    return rule.step(state, Round(number, clients, np.asarray(updates), [0.5] * count)).state
+    return rule.step(
+        state,
+        Round(
+            number=number, clients=clients, updates=np.asarray(updates), probabilities=[0.5] * count
+        ),
+    ).state
 
 
 def test_first_seen_first_in() -> None:
