@@ -75,7 +75,7 @@ EXCEPTIONS = {
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
 LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}
-LAZY |= {"ray"}
+LAZY |= {"matplotlib", "ray"}
 LAZY_EXCEPT = {"flower": {"flwr"}}
 
 

@@ -1,38 +1,126 @@
-"""The paper's figures from records: well-formed, complete, the same bytes, the right numbers."""
+"""Figures from records: well-formed, complete, the same bytes every time, the right numbers."""
 
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import save_file
 
+from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.records import RecordWriter, find_runs
+from fedsteer.records import RecordWriter, Run, find_runs
 from fedsteer.report import (
     files_of,
     summarise,
+    table_of,
     to_markdown,
     to_svg,
     write_files,
     write_page,
 )
-from fedsteer.report.heatmaps import heatmaps_markdown, heatmaps_svg
-from fedsteer.report.png import STEPS, to_png
-from fedsteer.report.reconstruction import errors_markdown, errors_svg
-from fedsteer.report.sizes import sizes_markdown, sizes_svg
-from fedsteer.report.svg import Axis
+from fedsteer.report.figures.coordinates import coordinates_svg, coordinates_table
+from fedsteer.report.figures.core_size import core_size_svg, core_size_table
+from fedsteer.report.figures.errors import errors_svg, errors_table
+from fedsteer.report.styles import LIGHT
 from tests.report.made_records import make_comparison
+
+COLOURS = {"fedsteer": LIGHT[0], "fedavg": LIGHT[1], "mifa": LIGHT[3]}
 
 
 def texts(svg: str) -> list[str]:
     return [node.text or "" for node in ElementTree.fromstring(svg).iter() if "text" in node.tag]
+
+
+def made(folder: Path, label: str, seed: int, accuracies: list[float]) -> None:
+    with RecordWriter(folder / label.replace("<", "") / f"seed-{seed}") as records:
+        records.manifest({"rule": {"label": label, "name": label}, "seed": seed})
+        for number, accuracy in enumerate(accuracies, start=1):
+            row = {"round": number, "phase": "train", "training_round": number}
+            records.append("rounds", row | {"accuracy": accuracy})
+        records.finish({"finished": True, "accuracy": accuracies[-1]})
+
+
+def test_every_rule_is_drawn_and_named_with_its_last_accuracy(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        made(tmp_path, "fedavg", seed, [0.1, 0.4])
+        made(tmp_path, "fed<b> $x$", seed, [0.2, 0.6])
+    drawn = to_svg(find_runs(tmp_path), "Accuracy & <title>")
+    words = texts(drawn)
+    assert {"Accuracy & <title>", "training rounds", "test accuracy in %"} <= set(words)
+    assert [word for word in words if "fed" in word] == ["60.0  fed<b> $x$", "40.0  fedavg"]
+    assert COLOURS["fedavg"] in drawn
+    assert drawn == to_svg(find_runs(tmp_path), "Accuracy & <title>")
+
+
+def test_a_picture_does_not_depend_on_the_settings_of_matplotlib(tmp_path: Path) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    made(tmp_path, "fedavg", 0, [0.1, 0.4])
+    drawn = to_svg(find_runs(tmp_path), "A")
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20}):
+        assert to_svg(find_runs(tmp_path), "A") == drawn
+        assert matplotlib.rcParams["font.size"] == 20
+
+
+def test_letters_that_the_font_lacks_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    made(tmp_path, "规则", 0, [0.1, 0.4])
+    assert "40.0  规则" in texts(to_svg(find_runs(tmp_path), "A"))
+
+
+def test_a_rule_far_behind_is_named_instead_of_pressing_the_others_together(tmp_path: Path) -> None:
+    made(tmp_path, "good", 0, [0.1, 0.6, 0.7, 0.75])
+    made(tmp_path, "better", 0, [0.2, 0.65, 0.72, 0.78])
+    made(tmp_path, "lost", 0, [0.1, 0.1, 0.12, 0.11])
+    words = texts(to_svg(find_runs(tmp_path), "Accuracy"))
+    assert {"below 50: lost", "50", "80"} <= set(words) and not {"40", "90"} & set(words)
+
+
+def test_a_rule_that_falls_at_the_end_is_shown_or_named(tmp_path: Path) -> None:
+    made(tmp_path, "steady", 0, [0.8, 0.8, 0.85, 0.9])
+    made(tmp_path, "slips", 0, [0.8, 0.8, 0.85, 0.65])
+    made(tmp_path, "collapses", 0, [0.8, 0.8, 0.85, 0.1])
+    assert "below 60: collapses" in texts(to_svg(find_runs(tmp_path), "A"))
+
+
+def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
+    for name, sent in (("told", {"bytes_up": 10, "bytes_down": 10}), ("untold", {})):
+        with RecordWriter(tmp_path / name / "fedavg" / "seed-0") as records:
+            rule = {"label": "fedavg", "name": "fedavg"}
+            records.manifest({"rule": rule, "seed": 0, "experiment": {"name": name}})
+            for number in (1, 2, 3):
+                row = {"round": number, "phase": "train", "training_round": number}
+                records.append("rounds", row | {"accuracy": 0.5} | sent)
+    words = texts(to_svg(find_runs(tmp_path), "A", ("all", "sent")))
+    assert words.count("all rounds, warm-up included") == 2
+    assert words.count("bytes sent, both ways") == 1
+
+
+def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "run") as records:
+        records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
+    with pytest.raises(DataError, match="nothing to draw"):
+        to_svg([Run(tmp_path / "run")], "empty")
+
+
+def test_several_experiments_get_a_panel_each_and_rules_keep_their_look(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        make_comparison(tmp_path / name, ["fedavg", "mifa"], 2, 8, 6, name=name)
+    drawn = to_svg(find_runs(tmp_path), "Both", ("all", "sent"))
+    words = texts(drawn)
+    assert words.count("one") == words.count("two") == 2, "over rounds and over bytes"
+    assert words.count("fedavg") == words.count("mifa") == 1, "one legend"
+    lines = [drawn.count(f"stroke: {COLOURS[rule]}") for rule in ("fedavg", "mifa")]
+    assert lines == [5, 5], "four panels and the legend"
+    turned = texts(to_svg(find_runs(tmp_path), "Both", order=["two", "absent"]))
+    assert turned.index("two") < turned.index("one")
+    assert any("sent, both ways" in word for word in words)
 
 
 def sized(folder: Path, columns: int, ridge: float, seed: int, accuracy: float) -> None:
@@ -51,19 +139,19 @@ def test_accuracy_over_core_set_size(tmp_path: Path) -> None:
             sized(tmp_path, columns, 1e-6, seed, weak + 2 * better)
     sized(tmp_path, 100, 0.5, 0, 0.5)
     runs = find_runs(tmp_path)
-    assert sizes_markdown(runs).splitlines() == [
+    assert core_size_table(runs, []).splitlines() == [
         "| core set | ridge 0.5 % | ridge 1e-06 % | difference |",
         "| --: | --: | --: | --: |",
         "| 10 | 70.5 ± 6.4 | 61.0 ± 12.7 | +9.5 ± 6.4 |",
         "| 40 | 72.5 ± 6.4 | 75.0 ± 12.7 | -2.5 ± 6.4 |",
         "| 100 | 50.0 | - | - |",
     ]
-    drawn = sizes_svg(runs, "Sizes & <more>")
+    drawn = core_size_svg(runs, "Sizes & <more>", [])
     assert {"Sizes & <more>", "ridge 0.5", "ridge 1e-06", "100"} <= set(texts(drawn))
-    assert drawn.count("<circle") == 5 and drawn == sizes_svg(find_runs(tmp_path), "Sizes & <more>")
+    assert drawn == core_size_svg(find_runs(tmp_path), "Sizes & <more>", [])
 
 
-def test_a_line_for_every_setting_in_the_order_of_the_sheet(tmp_path: Path) -> None:
+def test_a_line_for_every_setting_in_the_order_of_the_paper(tmp_path: Path) -> None:
     accuracies = {("text", "a"): (0.7, 0.72), ("text", "b"): (0.6, 0.6), ("code", "b"): (0.1, 0.3)}
     for (setting, label), values in accuracies.items():
         for seed, accuracy in enumerate(values):
@@ -71,35 +159,40 @@ def test_a_line_for_every_setting_in_the_order_of_the_sheet(tmp_path: Path) -> N
                 rule = {"label": label, "name": label}
                 records.manifest({"rule": rule, "seed": seed, "experiment": {"name": setting}})
                 records.finish({"accuracy": accuracy})
-    runs = find_runs(tmp_path)
-    sheet = {"title": "T", "figure": "changes", "paper": {"text": {}, "code": {}}}
-    made = files_of(runs, sheet)
+    paper_table = {"title": "T", "figure": "changes", "paper": {"text": {}, "code": {}}}
+    files = files_of(find_runs(tmp_path), paper_table)
     assert (
-        "| text | 71.0 (70, 72) | 60.0 (60, 60) |\n| code | - | 20.0 (10, 30) |" in made["table.md"]
+        "| text | 71.0 (70, 72) | 60.0 (60, 60) |\n| code | - | 20.0 (10, 30) |"
+        in files["table.md"]
     )
-    words = texts(made["figure.svg"])
-    assert (
-        words.index("text") < words.index("code") and made["figure.svg"].count("<circle") == 6 + 2
-    )
+    words = texts(files["figure.svg"])
+    assert words.index("text") < words.index("code")
+    dots = [node for node in ElementTree.fromstring(files["figure.svg"]).iter() if is_dot(node)]
+    assert len(dots) == 6 + 2, "one for every run, and one for every rule in the legend"
+
+
+def is_dot(node: ElementTree.Element) -> bool:
+    style = node.get("style", "")
+    return node.tag.endswith("use") and any(f"stroke: {colour}" in style for colour in LIGHT)
 
 
 def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "text" / "a" / "seed-0") as records:
         rule = {"label": "a", "name": "a"}
         records.manifest({"rule": rule, "seed": 0, "experiment": {"name": "text"}})
-    sheet = {"title": "T", "figure": "changes", "paper": {"text": {}}}
-    assert list(files_of(find_runs(tmp_path), sheet)) == ["table.md"]
+    paper_table = {"title": "T", "figure": "changes", "paper": {"text": {}}}
+    assert list(files_of(find_runs(tmp_path), paper_table)) == ["table.md"]
 
 
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path, ["fedavg"], seeds=1, rounds=4, clients=4))
-    for draw in (sizes_svg, heatmaps_svg):
+    for draw in (core_size_svg, coordinates_svg):
         with pytest.raises(DataError, match="nothing to draw"):
-            draw(runs, "x")
+            draw(runs, "x", [])
     with RecordWriter(tmp_path / "bare") as records:
         records.manifest({"rule": {"label": "a", "name": "a"}, "seed": 0})
     with pytest.raises(DataError, match="no client rows with errors"):
-        errors_svg(find_runs(tmp_path / "bare"), "x")
+        errors_svg(find_runs(tmp_path / "bare"), "x", [])
 
 
 def coordinates(folder: Path, seed: int, values: np.ndarray) -> None:
@@ -110,6 +203,17 @@ def coordinates(folder: Path, seed: int, values: np.ndarray) -> None:
     save_file(arrays, folder / f"seed-{seed}" / "arrays.safetensors")
 
 
+def images(svg: str) -> list[np.ndarray]:
+    """The heat maps of 30 rounds, without the colour bars beside them."""
+    found = []
+    for node in ElementTree.fromstring(svg).iter():
+        if node.tag.endswith("image"):
+            address = node.attrib["{http://www.w3.org/1999/xlink}href"]
+            png = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+            found.append(np.array(Image.open(io.BytesIO(png)).convert("RGB")))
+    return [image for image in found if image.shape[1] == 30]
+
+
 def test_heat_maps_and_how_stable_they_are(tmp_path: Path) -> None:
     values = np.zeros((30, 2, 2))
     values[5:, 0] = (1.0, 0.0)  # never changes once the client was there
@@ -118,41 +222,21 @@ def test_heat_maps_and_how_stable_they_are(tmp_path: Path) -> None:
     coordinates(tmp_path, 0, values)
     runs = find_runs(tmp_path)
     # 15 pairs of client 5 are alike; of the 20 of client 55, those with round 0, 10 or 20 are not.
-    assert f"| k\\|2 | {(15 + 18) / 35:.2f} |" in heatmaps_markdown(runs)
-    drawn = heatmaps_svg(runs, "Coordinates")
-    assert "client 55, training rounds 1 to 30" in texts(drawn)
-    words = "k|2: 2 coordinates, red positive, blue negative, full colour at 1 and beyond"
-    assert words in texts(drawn)
-    images = [node for node in ElementTree.fromstring(drawn).iter() if node.tag.endswith("image")]
-    assert len(images) == 2
-    png = base64.b64decode(images[0].attrib["href"].removeprefix("data:image/png;base64,"))
-    assert struct.unpack(">II", png[16:24]) == (30, 2), "a pixel per round and coordinate"
+    assert f"| k\\|2 | {(15 + 18) / 35:.2f} |" in coordinates_table(runs, [])
+    drawn = coordinates_svg(runs, "Coordinates", [])
+    assert {"k|2", "client 5", "client 55", "training rounds"} <= set(texts(drawn))
+    first, second = images(drawn)
+    assert first.shape == second.shape == (2, 30, 3), "a pixel per round and coordinate"
+    assert first[0, 4].tolist() == [255, 255, 255]
+    assert "#" + first[0, 5].tobytes().hex() == COLOURS["fedsteer"]
 
 
 def test_one_large_coordinate_does_not_pale_the_others(tmp_path: Path) -> None:
     values = np.full((30, 2, 2), -0.5)
     values[3, 0, 0] = 100.0
     coordinates(tmp_path, 0, values)
-    drawn = heatmaps_svg(find_runs(tmp_path), "Coordinates")
-    assert any("full colour at 0.5 and beyond" in words for words in texts(drawn))
-
-
-def test_an_image_holds_its_values() -> None:
-    png = to_png(np.array([[-2.0, 0.0], [0.5, 1.0]]))
-    chunks, at = {}, 8
-    while at < len(png):
-        (length,) = struct.unpack(">I", png[at : at + 4])
-        kind, content = png[at + 4 : at + 8], png[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", png[at + 8 + length : at + 12 + length])[0] == zlib.crc32(
-            kind + content
-        )
-        chunks[kind] = content
-        at += 12 + length
-    assert zlib.decompress(chunks[b"IDAT"]) == bytes([0, 0, STEPS, 0, 150, 2 * STEPS])
-    assert chunks[b"PLTE"][3 * STEPS : 3 * STEPS + 3] == bytes([247, 247, 247])
-    large = to_png(np.zeros((300, 300)))  # more than one stored block
-    (length,) = struct.unpack(">I", large[8 + 25 + 12 + 603 : 8 + 25 + 12 + 607])
-    assert len(zlib.decompress(large[8 + 25 + 12 + 611 :][:length])) == 300 * 301
+    first, _ = images(coordinates_svg(find_runs(tmp_path), "Coordinates", []))
+    assert "#" + first[1, 3].tobytes().hex() == LIGHT[2], "-0.5 has the full colour"
 
 
 def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
@@ -167,53 +251,27 @@ def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
             records.append("clients", row | {"round": 5, "staleness": 1, "event": "refresh"})
             records.finish({"accuracy": 0.5, "warm_up_rounds": 2})
     runs = find_runs(tmp_path)
-    assert errors_markdown(runs).splitlines()[:3] == [
+    assert errors_table(runs, []).splitlines()[:3] == [
         "| rounds away | a\\|b | a\\|b, recomputed |",
         "| --: | --: | --: |",
         "| 4 to 5 | 0.30 ± 1.27 | 0.05 ± 0.00 |",
     ]
-    drawn = errors_svg(runs, "Errors")
-    assert texts(drawn)[-2:] == ["a|b", "a|b, recomputed"]
+    assert texts(errors_svg(runs, "Errors", []))[-3:] == ["a|b", "a|b, recomputed", "Errors"]
 
 
-def test_several_experiments_get_a_panel_each_and_rules_keep_their_look(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        make_comparison(tmp_path / name, ["fedavg", "mifa"], 2, 8, 6, name=name)
-    drawn = to_svg(find_runs(tmp_path), "Both", ("all", "sent"))
-    words = texts(drawn)
-    assert words.count("one") == words.count("two") == 2, "over rounds and over bytes"
-    assert words.count("fedavg") == words.count("mifa") == 1, "one legend"
-    turned = texts(to_svg(find_runs(tmp_path), "Both", order=["two", "absent"]))
-    assert turned.index("two") < turned.index("one")
-    assert any("bytes sent" in word or "B sent" in word for word in words)
-
-
-@pytest.mark.parametrize(
-    ("axis", "ticks"),
-    [
-        (Axis(0, 150), [0, 50, 100, 150]),
-        (Axis(0, 100), [0, 20, 40, 60, 80, 100]),
-        (Axis(71.2, 74.9), [72, 73, 74]),
-        (Axis(1, 30, log=True), [1, 2, 5, 10, 20]),
-        (Axis(0.01, 1000, log=True), [0.01, 0.1, 1, 10, 100, 1000]),
-    ],
-)
-def test_ticks_are_round_numbers(axis: Axis, ticks: list[float]) -> None:
-    np.testing.assert_allclose(axis.ticks(), ticks)
-
-
-def test_files_of_a_comparison_and_of_a_sheet(tmp_path: Path) -> None:
+def test_files_of_a_comparison_and_of_a_paper_table(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path / "runs", ["fedavg", "mifa"], 2, 8, 6))
     plain = files_of(runs, None)
     assert list(plain) == ["table.md", "accuracy.svg", "cost.svg"]
     assert "| time |" not in plain["table.md"] and "4 runs, fedsteer 0.1.0" in plain["table.md"]
-    sheet = {"title": "Table 9", "figure": "curves", "paper": {"digits": {"fedavg": 0.5}}}
-    written = write_files(runs, sheet, tmp_path / "out")
+    paper_table = {"title": "Table 9", "figure": "curves", "paper": {"digits": {"fedavg": 0.5}}}
+    written = write_files(runs, paper_table, tmp_path / "out")
     assert [path.name for path in written] == ["table.md", "figure.svg", "cost.svg"]
     assert (
         written[0].read_text().startswith("# Table 9\n\n| experiment | rule | ours % | paper % |")
     )
-    assert list(files_of(runs, sheet | {"figure": "heatmap"})) == ["table.md"], "no coordinates"
+    heatmap = paper_table | {"figure": "heatmap"}
+    assert list(files_of(runs, heatmap)) == ["table.md"], "no coordinates"
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:
@@ -224,11 +282,38 @@ def test_columns_can_be_chosen(tmp_path: Path) -> None:
         to_markdown(summary, ["memry"])
 
 
-def test_the_page_of_a_table_says_what_it_is_about_and_shows_its_figure(tmp_path: Path) -> None:
+PAPER_TABLE = {"title": "T", "about": "One <thing>.\n\nAnother.", "figure": "changes", "paper": {}}
+
+
+def test_the_page_of_a_paper_table_says_what_it_is_about_and_shows_its_figure(
+    tmp_path: Path,
+) -> None:
     runs = find_runs(make_comparison(tmp_path / "runs", ["fedavg"], seeds=1, rounds=4, clients=4))
-    sheet = {"title": "T", "about": "One <thing>.\n\nAnother.", "figure": "changes", "paper": {}}
-    page = write_page(runs, tmp_path / "page.html", sheet=sheet).read_text()
+    page = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE).read_text()
     assert "<p>One &lt;thing&gt;.</p><p>Another.</p>" in page
-    assert page.count('<div class="drawn"><svg') == 1
-    curves = write_page(runs, tmp_path / "page.html", sheet=sheet | {"figure": "curves"})
+    assert page.count('<div class="drawn"><img alt="T" src="data:image/svg+xml;base64,') == 1
+    curves = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE | {"figure": "curves"})
     assert 'class="drawn"' not in curves.read_text(), "those are drawn below"
+
+
+def test_pictures_need_matplotlib_and_say_so_while_tables_and_the_page_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_comparison(tmp_path / "runs", ["fedavg"], seeds=1, rounds=4, clients=4)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    runs, out = find_runs(folder), tmp_path / "out"
+    assert table_of(runs, PAPER_TABLE).startswith("# T\n\nOne <thing>.")
+    page = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE).read_text()
+    assert "The figure is left out: matplotlib is not installed." in page
+    assert main(["report", str(folder)]) == 0
+    assert main(["report", str(folder), "--format", "md"]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder), "--format", "svg", "--out", str(out)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedsteer: matplotlib is not installed: pip install '.[sim]'")
+    assert said.count("\n") == 1 and not out.exists()
+    with pytest.raises(ModuleNotFoundError):
+        write_files(runs, PAPER_TABLE, out)
+    assert [path.name for path in out.iterdir()] == ["table.md"]

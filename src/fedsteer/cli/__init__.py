@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
-        if missing in ("torch", "sklearn", "safetensors"):
+        if missing in ("torch", "sklearn", "safetensors", "matplotlib"):
             print(f"fedsteer: {missing} is not installed: {extra('sim')}", file=sys.stderr)
             return 2
         raise

@@ -13,7 +13,6 @@ from fedsteer.cli.shared import place, tell_left_out, writable
 if TYPE_CHECKING:
     from fedsteer.records import Run
 
-NAMED = 4  # as many experiments have room in a title
 ENDINGS = {"text": "txt"}  # of files; the other formats are called like their files
 STDOUT = Path("-")
 
@@ -62,7 +61,7 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.errors import ConfigurationError
-    from fedsteer.report import summarise, to_csv, to_markdown, to_svg, to_text
+    from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to_text
     from fedsteer.report.page import render
 
     if options.columns is not None and options.format != "md":
@@ -73,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.format == "published":
         return _published(options, runs)
     baseline, sheet = options.baseline, _sheet(options.folders)
-    title = options.title or sheet.get("title") or _title(runs)
+    title = options.title or sheet.get("title") or title_of(runs)
     if options.format == "html":
         text = render(runs, title, baseline, sheet)
     elif options.format == "svg":
@@ -140,21 +139,11 @@ def _sheet(folders: Sequence[Path]) -> dict[str, Any]:
     return sheets[0] if len({str(sheet.get("title")) for sheet in sheets}) == 1 else {}
 
 
-def _title(runs: Sequence[Run]) -> str:
-    """The experiment's, or the names of several."""
-    experiments = [run.manifest.get("experiment") or {} for run in runs]
-    titles = {str(one.get("title") or one.get("name") or "fedsteer") for one in experiments}
-    if len(titles) == 1:
-        return titles.pop()
-    names = dict.fromkeys(str(one["name"]) for one in experiments if one.get("name"))
-    return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
-
-
 def _published(options: argparse.Namespace, runs: list[Any]) -> int:
     """The table as text, or with --out all files of it."""
     from fedsteer.errors import DataError
     from fedsteer.records import read_sheet
-    from fedsteer.report import files_of, write_files
+    from fedsteer.report import table_of, write_files
 
     sheet = read_sheet(*options.folders)
     if sheet is None:
@@ -163,7 +152,7 @@ def _published(options: argparse.Namespace, runs: list[Any]) -> int:
             "`fedsteer pack DIR --sheet NAME --out FILE` says it"
         )
     if options.out in (None, STDOUT):
-        print(files_of(runs, sheet)["table.md"].rstrip("\n"))
+        print(table_of(runs, sheet).rstrip("\n"))
         return 0
     for path in write_files(runs, sheet, writable(options.out)):
         print(path)

@@ -10,8 +10,9 @@ The page is one HTML file that needs no network: it carries plotly.js (`assets/`
 no Python package beyond NumPy.
 """
 
-from fedsteer.report.drawing import to_svg
-from fedsteer.report.figures import files_of, write_files
+from fedsteer.report.entries import title_of
+from fedsteer.report.figures import files_of, table_of, write_files
+from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.formats import to_csv, to_markdown, to_text
 from fedsteer.report.page import write_page
 from fedsteer.report.tables import Row, Summary, summarise
@@ -21,6 +22,8 @@ __all__ = [
     "Summary",
     "files_of",
     "summarise",
+    "table_of",
+    "title_of",
     "to_csv",
     "to_markdown",
     "to_svg",

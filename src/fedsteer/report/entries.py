@@ -21,6 +21,8 @@ COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that rules compared with one another share."""
 PLACES = ("data.folder",)
 """Where a machine keeps what has a name of its own."""
+NAMED = 4
+"""As many experiments have room in a title."""
 FULL = label_of("full")
 """The label of FedAvg with everybody present: a yardstick, not FedAvg."""
 
@@ -91,6 +93,16 @@ def names_of(entries: Sequence[Entry]) -> list[str]:
         f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
         for entry in entries
     ]
+
+
+def title_of(runs: Iterable[Run]) -> str:
+    """The title of the experiment, or the names of a few."""
+    experiments = [look(run.manifest, "experiment") for run in runs]
+    titles = {str(look(one, "title") or look(one, "name") or "fedsteer") for one in experiments}
+    if len(titles) == 1:
+        return titles.pop()
+    names = dict.fromkeys(str(name) for one in experiments if (name := look(one, "name")))
+    return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 
 
 def _by_settings(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:

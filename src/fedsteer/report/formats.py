@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fedsteer.errors import unknown
@@ -84,12 +84,10 @@ def to_markdown(summary: Summary, only: Sequence[str] | None = None) -> str:
             if heading not in by_heading:
                 raise unknown("column", heading, by_heading)
         shown = [by_heading[heading] for heading in only]
-    lines = [
-        bars(markdown(column.heading) for column in shown),
-        bars(":--" if column.words else "--:" for column in shown),
-    ]
-    lines += [bars(markdown(column.text(row)) for column in shown) for row in summary.rows]
-    return "\n".join([*lines, "", markdown(note(summary))]) + "\n"
+    headings = [column.heading for column in shown]
+    rows = [[column.text(row) for column in shown] for row in summary.rows]
+    words = [column.heading for column in shown if column.words]
+    return f"{table(headings, rows, words)}\n{markdown(note(summary))}\n"
 
 
 def to_csv(summary: Summary) -> str:
@@ -258,9 +256,12 @@ def _seeds(row: Row) -> str:
     return str(len(row.seeds))
 
 
-def bars(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str]) -> str:
+    """A Markdown table. The columns of these headings hold words, the others numbers."""
+    ruler = [":--" if heading in words else "--:" for heading in headings]
+    escaped = [[markdown(cell) for cell in row] for row in (headings, *rows)]
+    lines = [escaped[0], ruler, *escaped[1:]]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def markdown(text: str) -> str:

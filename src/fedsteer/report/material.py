@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve, bound_events, rounded, variance_curve
 from fedsteer.report.entries import Entry, gather, look
 from fedsteer.report.pictures import coordinates, holdings
-from fedsteer.report.styles import styles
+from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.tables import Row, Summary, summarise
 from fedsteer.report.visits import (
     EVENTS,
@@ -77,14 +77,15 @@ def page_data(material: Material) -> dict[str, Any]:
     """
     entries, visits = material.entries, material.visits
     rules, experiments = list(material.rules), list(material.summary.experiments)
-    looks = styles(list(material.rules.values()))
+    looks = styles(entries)
     rasters = [raster(entry.shown[0]) for entry in entries]
     unique: list[Any] = []
     for one in rasters:  # all rules meet the same draws: most of these are equal
         if one is not None and one not in unique:
             unique.append(one)
     return {
-        "rules": [{"name": name, **look} for name, look in zip(rules, looks, strict=True)],
+        "rules": [{"name": name, **asdict(looks[name])} for name in rules],
+        "palettes": {"light": LIGHT, "dark": DARK},
         "experiments": [name or "unnamed" for name in experiments],
         "entries": [
             {"rule": rules.index(one.label), "experiment": experiments.index(one.experiment)}

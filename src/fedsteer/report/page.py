@@ -94,10 +94,22 @@ def _sheet_card(runs: Sequence[Run], sheet: Mapping[str, Any]) -> str:
     words = [
         f"<p>{escape(part)}</p>" for part in _unquoted(sheet.get("about", "")).split("\n\n") if part
     ]
-    drawn = own_figure(runs, sheet)
-    if drawn is not None:
-        words.append(f'<div class="drawn">{drawn}</div>')
-    return f'<section class="card wide" id="sheet">{"".join(words)}</section>' if words else ""
+    words.append(_own_figure(runs, sheet))
+    content = "".join(words)
+    return f'<section class="card wide" id="sheet">{content}</section>' if content else ""
+
+
+def _own_figure(runs: Sequence[Run], sheet: Mapping[str, Any]) -> str:
+    """The figure as an image: its style and ids stay its own, and nothing in it can run."""
+    try:
+        drawn = own_figure(runs, sheet)
+    except ModuleNotFoundError:
+        return '<p class="note">The figure is left out: matplotlib is not installed.</p>'
+    if drawn is None:
+        return ""
+    data = base64.b64encode(drawn.encode()).decode()
+    words = escape(str(sheet.get("title", "")))
+    return f'<div class="drawn"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
 
 
 def _selector(experiments: Sequence[str]) -> str:

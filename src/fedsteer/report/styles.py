@@ -1,19 +1,23 @@
-"""Colour, dash and marker of each rule.
+"""Colour, dash and marker of each rule, the same in every picture and on the page.
 
-Seven colours of the Okabe-Ito palette (safe for colour-blind eyes; its yellow is too faint on
-white), told apart further by dashes. A rule keeps its colour from report to report; its presets
-and variants share the colour and differ in the dash.
+The colours are seven of the Okabe-Ito palette, which colour-blind readers can tell apart (its
+yellow is too faint on white). A rule keeps its colour from report to report. Presets and variants
+share it and differ in the dash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fedsteer.report.entries import FULL, Entry
 
-COLOURS = 7  # vermillion, black, blue, green, orange, purple, sky; assets/plots.js has their codes
+# vermillion, black, blue, green, orange, purple, sky blue
+LIGHT = ("#d55e00", "#1d1f22", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#56b4e9")
+DARK = ("#ff7d26", "#eef0f2", "#3d8bfd", "#16c294", "#f5b72e", "#e394c0", "#8fd3ff")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
+SLOTS = tuple((colour, dash) for dash in range(len(DASHES)) for colour in range(len(LIGHT)))
 PREFERRED = {
     "fedsteer": (0, 0),
     "fedavg": (1, 0),
@@ -26,27 +30,35 @@ PREFERRED = {
     "fedawe": (3, 1),
     FULL: (1, 2),
 }
+FREE = tuple(slot for slot in SLOTS if slot not in PREFERRED.values())
 
 
-def styles(entries: Sequence[Entry]) -> list[dict[str, str | int]]:
-    """A style per entry, in their order; no two alike while there are styles left."""
-    taken: dict[int, tuple[int, int]] = {}
-    order = sorted(range(len(entries)), key=lambda i: (entries[i].experiment, entries[i].label))
-    for index in order:
-        used = set(taken.values())
-        colour, dash = PREFERRED.get(entries[index].rule, (None, 0))
-        slots = [(c, d) for d in range(len(DASHES)) for c in range(COLOURS)]
-        if colour is not None:
-            own = [(colour, (dash + step) % len(DASHES)) for step in range(len(DASHES))]
-            slots = own + slots
-        else:  # leave the colours of well-known rules to them
-            slots = [slot for slot in slots if slot not in PREFERRED.values()] + slots
-        taken[index] = next((slot for slot in slots if slot not in used), slots[index % len(slots)])
-    return [
-        {
-            "colour": taken[index][0],
-            "dash": DASHES[taken[index][1]],
-            "marker": MARKERS[(taken[index][0] + 2 * taken[index][1]) % len(MARKERS)],
-        }
-        for index in range(len(entries))
-    ]
+@dataclass(frozen=True)
+class Style:
+    """How a rule is drawn; the names of dashes and markers are plotly's."""
+
+    colour: int  # index into LIGHT and DARK
+    dash: str
+    marker: str
+
+
+def styles(entries: Iterable[Entry]) -> dict[str, Style]:
+    """A style per label; no two are alike until all are taken."""
+    rules = {entry.label: entry.rule for entry in entries}
+    taken: dict[str, tuple[int, int]] = {}
+    for label in sorted(rules):
+        own = []
+        if rules[label] in PREFERRED:
+            colour, first = PREFERRED[rules[label]]
+            own = [(colour, (first + step) % len(DASHES)) for step in range(len(DASHES))]
+        wanted = (*own, *FREE, *SLOTS)
+        open_slots = (slot for slot in wanted if slot not in taken.values())
+        taken[label] = next(open_slots, SLOTS[len(taken) % len(SLOTS)])
+    return {
+        label: Style(
+            colour=colour,
+            dash=DASHES[dash],
+            marker=MARKERS[(colour + 2 * dash) % len(MARKERS)],
+        )
+        for label, (colour, dash) in taken.items()
+    }

@@ -4,11 +4,7 @@
 const plots = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
 
-  // Okabe-Ito: vermillion, black, blue, green, orange, purple, sky.
-  const palettes = {
-    light: ["#d55e00", "#1d1f22", "#0072b2", "#009e73", "#e69f00", "#cc79a7", "#56b4e9"],
-    dark: ["#ff7d26", "#eef0f2", "#3d8bfd", "#16c294", "#f5b72e", "#e394c0", "#8fd3ff"],
-  };
+  const palettes = data.palettes;
   const eventColours = {
     light: ["#f3f3f1", "#c3c3bd", "#0072b2", "#e69f00", "#56b4e9", "#d55e00"],
     dark: ["#23272d", "#4f565f", "#4d9fe0", "#f5b72e", "#a5dcff", "#ff7d26"],

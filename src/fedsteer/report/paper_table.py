@@ -1,7 +1,7 @@
-"""Our figures beside the published ones, from records and the sheet they carry.
+"""Our numbers beside the published ones.
 
-A sheet (`sheet.json`, left by `fedsteer reproduce`) says which table or figure of the paper the
-runs are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
+`fedsteer reproduce` leaves a `sheet.json` beside the runs, which says what table or figure of the
+paper they are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from fedsteer.report.entries import Entry, gather, in_order, number
 from fedsteer.report.formats import (
     MISSING,
     alone,
-    bars,
     count,
     markdown,
     percent,
     points,
     size,
+    table,
     with_half,
 )
 from fedsteer.report.origin import origin
@@ -30,7 +30,8 @@ from fedsteer.report.tables import Row, summarise
 Published = Mapping[str, Mapping[str, float]]
 """Experiment -> label -> accuracy as printed in the paper."""
 
-NOTES = {  # a column -> what to say where it is there
+ALWAYS = ("experiment", "rule", "ours %")
+NOTES = {  # heading -> what to say if the column is there
     "ours %": "Means over seeds; ± is the 95 % interval (Student's t).",
     "vs fedavg": "Differences to fedavg are in points, paired by seed.",
     "last third %": "Last third: the mean over the evaluations of the last third of the rounds.",
@@ -48,7 +49,7 @@ class Line:
     label: str
     row: Row
     paper: float | None
-    chosen: str = ""  # the setting that was chosen, of a rule that was run under several
+    chosen: str = ""  # the setting that was chosen, if the rule was run under several
 
 
 @dataclass(frozen=True)
@@ -61,30 +62,45 @@ class Choice:
     settings: tuple[tuple[str, Estimate, Estimate | None], ...]  # label, held-out and test accuracy
 
 
-def published_markdown(runs: Iterable[Run], sheet: Mapping[str, Any], extra: str = "") -> str:
-    """The whole page: what the paper says, the table, how settings were chosen, the origin."""
+def paper_table_markdown(
+    runs: Iterable[Run], paper_table: Mapping[str, Any], numbers: str = ""
+) -> str:
+    """What the paper says, the table, how settings were chosen, and where the numbers come from.
+
+    numbers   the table of the paper's figure, if it has one
+    """
     known = list(runs)
-    published = sheet.get("paper") or {}
-    lines, choices = lines_of(known, published)
-    parts = [f"# {markdown(str(sheet.get('title', 'Results')))}", str(sheet.get("about", ""))]
-    parts += [to_published_markdown(lines), *map(_choice_words, choices), extra]
-    parts.append(" ".join(NOTES[heading] for heading in _headings(lines) if heading in NOTES))
-    parts.append(origin(known, [str(command) for command in sheet.get("commands", ())]))
+    lines, choices = lines_of(known, paper_table.get("paper") or {})
+    rows = [_cells(line) for line in lines]
+    kept = [
+        heading
+        for heading in (rows[0] if rows else ())
+        if heading in ALWAYS or any(row[heading] != MISSING for row in rows)
+    ]
+    parts = [
+        f"# {markdown(str(paper_table.get('title', 'Results')))}",
+        str(paper_table.get("about", "")),
+        table(kept, [[row[heading] for heading in kept] for row in rows], ALWAYS[:2]),
+        *map(_choice_words, choices),
+        numbers,
+        " ".join(NOTES[heading] for heading in kept if heading in NOTES),
+        origin(known, [str(command) for command in paper_table.get("commands", ())]),
+    ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], list[Choice]]:
-    """Every rule in every experiment, best of ours first, experiments in the sheet's order.
+    """Every rule in every experiment, best of ours first, experiments in the paper's order.
 
-    Labels such as "fedstale-0.7" are one rule under several settings: of those the paper has one
-    line, and ours is the setting with the best accuracy on held-out training images.
+    Labels such as "fedstale-0.7" are one rule under several settings. The paper has one line for
+    them; ours is the setting with the best accuracy on held-out training images.
     """
     known = list(runs)
     entries = gather(known)
     rows = {(row.experiment, row.label): row for row in summarise(known).rows}
     lines: list[Line] = []
     choices: list[Choice] = []
-    for experiment in in_order({e.experiment for e in entries}, list(published)):
+    for experiment in in_order({entry.experiment for entry in entries}, list(published)):
         here = [entry for entry in entries if entry.experiment == experiment]
         paper = published.get(experiment, {})
         made = [choice for name in paper if (choice := _choice(name, here)) is not None]
@@ -95,43 +111,31 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
             *((choice.name, choice.best, choice.best) for choice in made),
         ]
         found = [
-            Line(experiment, name, rows[experiment, label], paper.get(name), chosen)
+            Line(
+                experiment=experiment,
+                label=name,
+                row=rows[experiment, label],
+                paper=paper.get(name),
+                chosen=chosen,
+            )
             for name, label, chosen in shown
         ]
         lines += sorted(found, key=lambda line: (-height(line.row.accuracy), line.label))
     return lines, choices
 
 
-def to_published_markdown(lines: Sequence[Line]) -> str:
-    """A Markdown table, one block per experiment; columns without a number are left out."""
-    kept, cells = _headings(lines), [_cells(line) for line in lines]
-    table = [bars(kept), bars(":--" if name in ("experiment", "rule") else "--:" for name in kept)]
-    table += [bars(markdown(row[heading]) for heading in kept) for row in cells]
-    return "\n".join(table) + "\n"
-
-
-def _headings(lines: Sequence[Line]) -> list[str]:
-    """The columns in which there is a number."""
-    cells = [_cells(line) for line in lines]
-    always = ("experiment", "rule", "ours %")
-    return [
-        heading
-        for heading in (cells[0] if cells else ())
-        if heading in always or any(row[heading] != MISSING for row in cells)
-    ]
-
-
 def _cells(line: Line) -> dict[str, str]:
-    row = line.row
-    apart = MISSING
+    """Heading -> cell."""
+    row, difference = line.row, MISSING
     if row.accuracy is not None and line.paper is not None:
-        apart = points(row.accuracy.mean - line.paper)
+        difference = points(row.accuracy.mean - line.paper)
+    finished = len(row.seeds)
     return {
         "experiment": line.experiment,
         "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
         "ours %": with_half(row.accuracy, percent),
         "paper %": MISSING if line.paper is None else percent(line.paper),
-        "difference": apart,
+        "difference": difference,
         "vs fedavg": with_half(row.difference, points),
         "last third %": with_half(row.late, percent),
         "last third vs fedavg": with_half(row.late_difference, points),
@@ -139,15 +143,15 @@ def _cells(line: Line) -> dict[str, str]:
         "warm-up uploads": alone(row.warm_up_uploads, count),
         "sent up": alone(row.bytes_up, size),
         "memory": alone(row.server_bytes, size),
-        "seeds": _seeds(row),
+        "seeds": f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished),
     }
 
 
 def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
     """The settings of a rule that the paper names without one; None if that is not the case.
 
-    They are chosen on images that no client trains on and the test set does not hold. Without such
-    images nothing is chosen and every setting keeps its own line.
+    They are chosen on images that are neither trained on nor in the test set. Without such images
+    nothing is chosen and every setting keeps its own line.
     """
     family = [entry for entry in entries if entry.label.startswith(f"{name}-")]
     if any(entry.label == name for entry in entries):
@@ -159,8 +163,8 @@ def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
     ]
     if not known or len(known) < len(family):
         return None
-    best = max(known, key=lambda setting: setting[1].mean)
-    return Choice(entries[0].experiment, name, best[0], tuple(known))
+    best, _, _ = max(known, key=lambda setting: setting[1].mean)
+    return Choice(experiment=entries[0].experiment, name=name, best=best, settings=tuple(known))
 
 
 def _choice_words(choice: Choice) -> str:
@@ -174,9 +178,3 @@ def _choice_words(choice: Choice) -> str:
 
 def _final(entry: Entry, key: str) -> Estimate | None:
     return estimate(number(run.result, key) for run in entry.counted)
-
-
-def _seeds(row: Row) -> str:
-    """Runs that did not come to their end are not counted, and not hidden."""
-    finished = len(row.seeds)
-    return f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished)

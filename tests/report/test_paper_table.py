@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.records import RecordWriter, find_runs, pack_records, read_sheet
-from fedsteer.report.published import lines_of, published_markdown, to_published_markdown
+from fedsteer.report.paper_table import lines_of, paper_table_markdown
 
 PAPER = {"x": {"fedstale": 0.309, "fedavg": 0.314}}
 
@@ -27,14 +27,13 @@ def test_the_setting_of_a_family_is_chosen_on_held_out_images(tmp_path: Path) ->
     made(tmp_path, "fedstale-0.5", accuracy=0.9, held_out_accuracy=0.1)
     made(tmp_path, "fedstale-0.9", accuracy=0.4, held_out_accuracy=0.3)
     lines, choices = lines_of(find_runs(tmp_path), PAPER)
-    table = to_published_markdown(lines)
-    assert (
-        "| x | fedstale (fedstale-0.9, chosen on held-out images) | 40.0 | 30.9 | +9.1 |" in table
-    )
-    assert "fedstale-0.5" not in table
+    (line,) = lines
+    assert (line.label, line.chosen) == ("fedstale", "fedstale-0.9")
     (choice,) = choices
     assert choice.best == "fedstale-0.9"
-    page = published_markdown(find_runs(tmp_path), {"paper": PAPER})
+    page = paper_table_markdown(find_runs(tmp_path), {"paper": PAPER})
+    row = "| x | fedstale (fedstale-0.9, chosen on held-out images) | 40.0 | 30.9 | +9.1 |"
+    assert row in page
     assert (
         "held-out accuracy of fedstale-0.5 10.0 (test 90.0), fedstale-0.9 30.0 (test 40.0)" in page
     )
@@ -57,7 +56,7 @@ def test_costs_intervals_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
         made(tmp_path, "fedavg", seed, accuracy=accuracy, seconds=30.0)
         made(tmp_path, "fedsteer", seed, accuracy=accuracy + 0.2, seconds=60.0, **costs)
     made(tmp_path, "fedavg", 2)
-    page = published_markdown(
+    page = paper_table_markdown(
         find_runs(tmp_path),
         {"title": "T", "about": "A.", "commands": ["fedsteer x"], "paper": PAPER},
     )
@@ -78,7 +77,7 @@ def test_costs_intervals_and_unfinished_runs_are_shown(tmp_path: Path) -> None:
 def test_time_is_from_the_first_start_to_the_last_end(tmp_path: Path) -> None:
     made(tmp_path, "fedavg", 0, accuracy=0.3, seconds=10.0)
     made(tmp_path, "fedavg", 1, accuracy=0.3, seconds=20.0)
-    page = published_markdown(find_runs(tmp_path), {})
+    page = paper_table_markdown(find_runs(tmp_path), {})
     assert "80 s from the first start to the last end." in page
 
 
@@ -90,6 +89,6 @@ def test_the_archive_alone_gives_the_same_page(tmp_path: Path) -> None:
     pack_records([tmp_path / "runs"], packed, sheet=sheet)
     again = read_sheet(packed)
     assert again == sheet
-    assert published_markdown(find_runs(packed), again) == published_markdown(
+    assert paper_table_markdown(find_runs(packed), again) == paper_table_markdown(
         find_runs(tmp_path / "runs"), sheet
     )

@@ -1,0 +1,174 @@
+"""Accuracy over rounds or over bytes, for a README or a paper; one panel per experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import TYPE_CHECKING, Any
+
+from fedsteer.errors import DataError
+from fedsteer.records import Run
+from fedsteer.report.curves import accuracy_curve
+from fedsteer.report.entries import Entry, gather, in_order
+from fedsteer.report.figures.plotting import (
+    LEGEND_LINE,
+    MARGIN,
+    MUTED,
+    add_legend,
+    draw_line,
+    set_log_ticks,
+    set_ticks,
+    to_svg_text,
+)
+from fedsteer.report.styles import Style, styles
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent": "sent"}
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+ABREAST = 2
+HEIGHT_ALONE, HEIGHT = 3.9, 2.6  # inches of a panel
+COMPETES = 0.3
+"""Rules that end this much below the best do not decide which accuracies are shown."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The accuracy of one rule in one experiment."""
+
+    experiment: str
+    label: str
+    points: dict[str, Any]  # see `accuracy_curve`
+    last: float
+    spread: float  # half of the last interval
+
+    @property
+    def means(self) -> list[float]:
+        return [value for value in self.points["mean"] if value is not None]
+
+
+def to_svg(
+    runs: Iterable[Run], title: str, axes: Sequence[str] = ("train",), order: Sequence[str] = ()
+) -> str:
+    """Mean accuracy of every rule with 95 % intervals over seeds, as an SVG picture.
+
+    axes    what to draw it over, a column of panels each:
+            train   training rounds
+            all     all rounds, so that what a rule does before training is counted
+            sent    bytes sent so far by clients and server
+    order   experiments whose panels come first
+    """
+    entries = gather(runs)
+    curves = [curve for entry in entries if (curve := _curve(entry)) is not None]
+    if not curves:
+        raise DataError("no run has been evaluated yet: there is nothing to draw")
+    looks = styles(entries)
+    experiments = in_order({curve.experiment for curve in curves}, order)
+    kept = [axis for axis in axes if any(axis in curve.points for curve in curves)] or ["train"]
+    panels = [(experiment, axis) for experiment in experiments for axis in kept]
+    columns = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
+    rows = -(-len(panels) // columns)
+    names = _ranked(curves, looks, with_accuracy=len(experiments) == 1)
+
+    def draw(figure: SubFigure) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for place, panel in enumerate(grid.flat):
+            experiment, axis = panels[place] if place < len(panels) else ("", "")
+            here = [c for c in curves if c.experiment == experiment and axis in c.points]
+            if not here:
+                panel.remove()
+                continue
+            _draw_panel(panel, here, axis, looks)
+            if len(experiments) > 1:
+                panel.set_title(experiment)
+            if place % columns == 0:
+                panel.set_ylabel("test accuracy in %")
+        add_legend(figure, names, "final accuracy in %" if len(experiments) == 1 else "")
+
+    panel_height = HEIGHT_ALONE if len(panels) == 1 else HEIGHT
+    height = MARGIN + max(rows * panel_height, LEGEND_LINE * len(names))
+    return to_svg_text(title, height, draw)
+
+
+def _curve(entry: Entry) -> Curve | None:
+    points = accuracy_curve(entry.shown)
+    if points is None:
+        return None
+    return Curve(
+        experiment=entry.experiment,
+        label=entry.label,
+        points=points,
+        last=next((value for value in reversed(points["mean"]) if value is not None), 0.0),
+        spread=next((half for half in reversed(points["half"]) if half is not None), 0.0),
+    )
+
+
+def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str, Style]) -> None:
+    low = _lowest_shown(curves)
+    best = max(value for curve in curves for value in curve.means)
+    high = min(100, 10 * ceil(10 * best + 0.05))
+    reached = [value for curve in curves for value in curve.points[axis] if value] or [1]
+    scale, words = 1.0, AXES[axis]
+    if axis == "sent":
+        scale, unit = next((unit for unit in UNITS if max(reached) >= unit[0]), UNITS[-1])
+        words = f"{unit} sent, both ways"
+    for curve in sorted(curves, key=lambda curve: curve.last):
+        points = [
+            (x / scale, 100 * mean, 100 * (half or 0.0))
+            for x, mean, half in zip(
+                curve.points[axis], curve.points["mean"], curve.points["half"], strict=True
+            )
+            if x is not None and mean is not None
+        ]
+        x, mean, half = zip(*points, strict=True)
+        # If some seeds fell to chance, a band as high as the panel would tell nothing.
+        if max(half) > (high - low) / 2:
+            half = (0.0,) * len(half)
+        draw_line(panel, x, mean, half, looks[curve.label])
+    panel.set_ylim(low, high)
+    set_ticks(panel.yaxis)
+    panel.set_xlabel(words)
+    if axis == "sent":  # rules are far apart: full participation sends ten times as much
+        panel.set_xscale("log")
+        panel.set_xlim(min(reached) / scale, max(reached) / scale)
+        set_log_ticks(panel.xaxis)
+    else:
+        panel.set_xlim(0, max(reached))
+        set_ticks(panel.xaxis)
+    hidden = [curve.label for curve in curves if 100 * curve.last < low]
+    if hidden:
+        words = f"below {low:g}: {', '.join(hidden)}"
+        box = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
+        panel.text(0.99, 0.02, words, color=MUTED, size=9, ha="right", bbox=box,
+                   transform=panel.transAxes)  # fmt: skip
+
+
+def _lowest_shown(curves: Sequence[Curve]) -> float:
+    """The lower end of the axis, in percent.
+
+    It is where the slowest of the competing rules stands after a third of its rounds, or at its
+    end in a bad seed. A rule that ends far behind would press the others together at the top.
+    """
+    best = max(curve.last for curve in curves)
+    rivals = [curve for curve in curves if curve.last > best - COMPETES]
+    lowest = min(
+        min(curve.last - curve.spread, curve.means[len(curve.means) // 3]) for curve in rivals
+    )
+    return 10.0 * max(0, floor(10 * lowest - 0.5))
+
+
+def _ranked(
+    curves: Sequence[Curve], looks: dict[str, Style], with_accuracy: bool
+) -> list[tuple[str, Style]]:
+    """Names for the legend, best first; by the sum over the experiments."""
+    sums: dict[str, float] = {}
+    for curve in curves:
+        sums[curve.label] = sums.get(curve.label, 0.0) + curve.last
+    ranked = sorted(sums, key=lambda label: (-sums[label], label))
+    return [
+        (f"{100 * sums[label]:.1f}  {label}" if with_accuracy else label, looks[label])
+        for label in ranked
+    ]

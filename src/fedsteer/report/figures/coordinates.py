@@ -1,0 +1,111 @@
+"""Heat maps of the coordinates of watched clients, and how stable the coordinates are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.errors import DataError
+from fedsteer.records import Run
+from fedsteer.report.curves import thinned
+from fedsteer.report.entries import gather, names_of
+from fedsteer.report.figures.plotting import to_svg_text
+from fedsteer.report.formats import hundredths, table, with_half
+from fedsteer.report.statistics import estimate
+from fedsteer.report.styles import LIGHT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
+
+ROUNDS = 75  # drawn; of 150 every second
+REACH = 99  # percent of the sizes lie within the colours
+APART = 10  # rounds between the coordinates that are compared
+HEIGHT = 1.9  # inches of a row
+SHADES = 51
+Floats = NDArray[np.float64]
+
+
+def coordinates_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
+    """A row per rule (first seed), a column per watched client.
+
+    Colours reach to what 99 in 100 values of the row stay below: a single large one would leave
+    the others pale. What is larger has the last colour.
+    """
+    known = {name: found[0] for name, found in _watched(runs).items()}
+
+    def draw(figure: SubFigure) -> None:
+        from matplotlib.colors import LinearSegmentedColormap
+
+        shades = LinearSegmentedColormap.from_list("", [LIGHT[2], "#ffffff", LIGHT[0]], SHADES)
+        rows = np.atleast_1d(np.array(figure.subfigures(len(known), 1), object))
+        for row, (name, (clients, values)) in zip(rows, known.items(), strict=True):
+            kept = thinned(len(values), ROUNDS)
+            reach = float(np.nanpercentile(np.abs(values[kept]), REACH)) or 1.0
+            grid = row.subplots(1, len(clients), squeeze=False, sharey=True)[0]
+            for place, (axes, client) in enumerate(zip(grid, clients, strict=True)):
+                image = axes.imshow(
+                    values[kept, place].T,
+                    cmap=shades,
+                    vmin=-reach,
+                    vmax=reach,
+                    aspect="auto",
+                    interpolation="none",
+                    extent=(0.5, len(values) + 0.5, values.shape[2] + 0.5, 0.5),
+                )
+                axes.grid(visible=False)
+                axes.set_title(f"client {client}", weight="normal")
+                if row is rows[-1]:
+                    axes.set_xlabel("training rounds")
+            grid[0].set_ylabel("coordinate")
+            row.suptitle(name, x=0.01, ha="left", size=10, weight="bold")
+            row.colorbar(image, ax=grid, extend="both", aspect=12)
+
+    return to_svg_text(title, 0.4 + HEIGHT * len(known), draw)
+
+
+def coordinates_table(runs: Iterable[Run], order: Sequence[str]) -> str:
+    """How alike a client's coordinates are some rounds apart, and those of different clients."""
+    rows = []
+    for name, watched in _watched(runs).items():
+        own = estimate(_mean_cosine(values[APART:], values[:-APART]) for _, values in watched)
+        others = estimate(_cosine_of_clients(values) for _, values in watched)
+        cosines = [with_half(found, hundredths, hundredths) for found in (own, others)]
+        rows.append([name, *cosines, str(len(watched))])
+    headings = ["rule", f"own, {APART} rounds apart", "another client's", "seeds"]
+    note = "Mean cosine between coordinates of the watched clients; 1 is the same direction."
+    return f"{table(headings, rows, ['rule'])}\n{note}\n"
+
+
+def _watched(runs: Iterable[Run]) -> dict[str, list[tuple[list[str], Floats]]]:
+    """Rule -> per seed the names of the watched clients and their coordinates.
+
+    The coordinates have the shape (rounds, clients, k).
+    """
+    entries = gather(runs)
+    found: dict[str, list[tuple[list[str], Floats]]] = {}
+    for name, entry in zip(names_of(entries), entries, strict=True):
+        for run in entry.shown:
+            values, watched = run.arrays.get("coordinates"), run.arrays.get("watched")
+            if values is None or values.ndim != 3 or not values.size:
+                continue
+            names = range(values.shape[1]) if watched is None else watched.tolist()
+            pair = [str(client) for client in names], values.astype(np.float64)
+            found.setdefault(name, []).append(pair)
+    if not found:
+        raise DataError("no run has coordinates of watched clients: there is nothing to draw")
+    return found
+
+
+def _cosine_of_clients(values: Floats) -> float | None:
+    return _mean_cosine(values, np.roll(values, 1, axis=1)) if values.shape[1] > 1 else None
+
+
+def _mean_cosine(one: Floats, other: Floats) -> float | None:
+    sizes = np.linalg.norm(one, axis=2) * np.linalg.norm(other, axis=2)
+    known = np.isfinite(sizes) & (sizes > 0)  # a client that was never there has no coordinates
+    if not known.any():
+        return None
+    return float((np.sum(one * other, axis=2)[known] / sizes[known]).mean())
