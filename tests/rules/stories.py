@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsteer.steering.roster import ClientId
+from fedsteer.steering.ids import ClientId
 
 
 @dataclass

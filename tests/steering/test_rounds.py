@@ -11,8 +11,8 @@ import torch
 from fedsteer import Round, RoundRefused
 from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import enrol_population
+from fedsteer.steering.ids import plain_id
 from fedsteer.steering.probability import Known
-from fedsteer.steering.roster import plain_id
 from fedsteer.steering.rounds import PER_CLIENT, REPORTED
 
 DIM = 4

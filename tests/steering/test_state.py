@@ -14,7 +14,8 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from fedsteer import State, StateError, make_rule
-from fedsteer.steering.state import VERSION, Component, pack_states, unpack_states
+from fedsteer.steering.component import Component
+from fedsteer.steering.state import VERSION, pack_states, unpack_states
 from tests.rules.enrolled import (
     ENROLLED,
     LIBRARIES,

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from fedsteer.rules.diagnostics import Beliefs, PlainBeliefs
+from fedsteer.rules.beliefs import Beliefs, PlainBeliefs
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.roster import ClientId
-from fedsteer.steering.state import Component
 from fedsteer.values import value
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, no_estimates, own_of
-from fedsteer.rules.diagnostics import Estimates, PlainBeliefs
+from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clusters import ClusterMemory, k_means
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients

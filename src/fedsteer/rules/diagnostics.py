@@ -12,60 +12,15 @@ is worked out when it is first asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from fedsteer.rules.beliefs import Beliefs, PlainBeliefs
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.roster import ClientId
 from fedsteer.values import value
-
-
-class Estimates(NamedTuple):
-    """What a rule believed of this round's updates."""
-
-    products: Floats  # (m,) g_i . estimate_i
-    squares: Floats  # (m,) |estimate_i|^2
-
-    def residuals(self, squares: Floats) -> Floats:
-        """(m,) |g_i - estimate_i|^2, where |g_i|^2 are `squares`."""
-        found: Floats = np.maximum(squares - 2 * self.products + self.squares, 0.0)
-        return found
-
-
-class Beliefs(Protocol):
-    """What a rule believed of the active clients, and how good its basis was.
-
-    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property.
-    """
-
-    @property
-    def before(self) -> Estimates | None:
-        """The estimates when the updates came in."""
-
-    @property
-    def after(self) -> Estimates | None:
-        """The estimates with coordinates recomputed from the updates."""
-
-    @property
-    def condition(self) -> float:
-        """Condition number of the basis' Gram matrix."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of the basis in use."""
-
-
-@dataclass(frozen=True)
-class PlainBeliefs:
-    """Beliefs that cost nothing to compute."""
-
-    before: Estimates | None = None
-    after: Estimates | None = None
-    condition: float = float("nan")
-    columns: int = 0
 
 
 def _nobody() -> Floats:

@@ -17,9 +17,9 @@ import numpy as np
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients

@@ -23,11 +23,11 @@ from fedsteer.errors import RoundRefused
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active, NotFinite
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:

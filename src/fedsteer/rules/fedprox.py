@@ -16,10 +16,10 @@ from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedavg import FedAvg, FedAvgOptions
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients

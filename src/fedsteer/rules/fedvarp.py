@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
-from fedsteer.rules.diagnostics import Estimates, PlainBeliefs
+from fedsteer.rules.beliefs import Estimates, PlainBeliefs
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import Recalled, UpdateMemory
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients

@@ -21,10 +21,10 @@ from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
 from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import UpdateMemory
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients

@@ -28,10 +28,10 @@ from fedsteer.steering.checks import (
     zero_rows,
 )
 from fedsteer.steering.clients import Sizes, enrol_population
+from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
-from fedsteer.steering.roster import ClientId, plain_ids
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
 from fedsteer.values import value

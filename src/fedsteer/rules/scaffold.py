@@ -23,11 +23,11 @@ from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:

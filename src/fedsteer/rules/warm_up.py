@@ -17,10 +17,10 @@ from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Reques
 from fedsteer.rules.options import WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.collection import Collection
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 
 
 @dataclass

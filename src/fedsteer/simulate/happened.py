@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedsteer.records.rows import client_rows, round_row
 from fedsteer.rules import Diagnostics
-from fedsteer.steering.roster import ClientId
+from fedsteer.steering.ids import ClientId
 
 
 @dataclass(frozen=True)

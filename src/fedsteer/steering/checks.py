@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedsteer.errors import RoundRefused
+from fedsteer.steering.ids import ClientId, id_order, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
-from fedsteer.steering.roster import ClientId, id_order, plain_ids
 from fedsteer.steering.rounds import PER_CLIENT, Round
 
 NAMED = 4

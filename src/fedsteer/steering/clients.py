@@ -14,13 +14,14 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.steering.checks import Faults
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import ProbabilitySource
-from fedsteer.steering.roster import ClientId, Roster, plain_ids
+from fedsteer.steering.roster import Roster
 from fedsteer.steering.rounds import LARGEST_COUNT, Active, Round
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.memory import RowStore
-from fedsteer.steering.roster import ClientId
 from fedsteer.steering.rounds import Active
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:

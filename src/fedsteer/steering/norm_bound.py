@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 

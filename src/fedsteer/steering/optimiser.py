@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 from fedsteer.errors import StateError
 from fedsteer.options import check_options, option
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array
-from fedsteer.steering.state import Component, State
+from fedsteer.steering.state import State
 
 METHODS = ("sgd", "momentum", "adam", "yogi")
 

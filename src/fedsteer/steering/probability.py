@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Flags, Floats, Integers
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 LEAST_VISITS = 0.5

@@ -1,42 +1,15 @@
-"""Client ids and the slots their rows live in."""
+"""Which slot the rows of a client live in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from fedsteer.errors import RoundRefused
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId, id_order
 from fedsteer.steering.kernels import Integers
-from fedsteer.steering.state import Component
-
-ClientId = int | str
-
-
-def id_order(client: ClientId) -> tuple[bool, int, str]:
-    """A total order over ids, so that results never depend on the order clients are listed in."""
-    return (True, 0, client) if isinstance(client, str) else (False, client, "")
-
-
-def plain_id(client: Any) -> ClientId:
-    """An id as int or str; NumPy integers become int, anything else is refused."""
-    if type(client) is int or isinstance(client, str):
-        return client
-    if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
-        return int(client)
-    raise RoundRefused(f"client ids are int or str, not {client!r}")
-
-
-def plain_ids(clients: Any) -> list[ClientId]:
-    """Ids as int or str."""
-    if isinstance(clients, str) or not hasattr(clients, "__iter__"):
-        raise RoundRefused(f"clients are a list of ids, not {clients!r}")
-    listed = list(clients)
-    if not {int, str}.issuperset(map(type, listed)):
-        listed = [plain_id(client) for client in listed]
-    return listed
 
 
 @dataclass

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, Pass, kernels_for
 from fedsteer.steering.population import PopulationEstimate
-from fedsteer.steering.roster import ClientId
 
 LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product overflows."""

@@ -13,36 +13,20 @@ from __future__ import annotations
 
 import copy as copying
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import MISSING, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.errors import StateError
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library_of
 
 VERSION = 2
 Arrays = dict[str, NDArray[Any]]
 PLAIN = frozenset((int, float, bool, str, list, dict, type(None)))
 """What no array can be."""
-
-
-@dataclass
-class Component:
-    """A part of a state. Subclasses are dataclasses and are found by their name when unpacked."""
-
-    _kinds: ClassVar[dict[str, type[Component]]] = {}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        known = Component._kinds.setdefault(cls.__name__, cls)
-        if known.__module__ != cls.__module__:
-            raise TypeError(
-                f"{known.__module__} has a Component {cls.__name__} already, and checkpoints know "
-                "them by that name"
-            )
-        Component._kinds[cls.__name__] = cls
 
 
 class State:

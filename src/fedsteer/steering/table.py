@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Integers
-from fedsteer.steering.state import Component
 
 OUTWEIGHS = 1e4
 """If a part taken out of a running sum was this many times as long as what remains, its rounding

@@ -24,9 +24,9 @@ import numpy as np
 from fedsteer.rules.fedsteer.geometry import Geometry, SteeredBeliefs, exchange
 from fedsteer.rules.fedsteer.ridge import generalised_inverse
 from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
-from fedsteer.steering.roster import ClientId
-from fedsteer.steering.state import Component
 
 if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active

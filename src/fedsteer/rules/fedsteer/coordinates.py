@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 if TYPE_CHECKING:

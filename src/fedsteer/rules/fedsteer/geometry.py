@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.diagnostics import Estimates
+from fedsteer.rules.beliefs import Estimates
 from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
 from fedsteer.steering.kernels import Floats, Pairs
 

@@ -9,7 +9,7 @@ from numbers import Integral
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.options import listed, numbers_by_client, option
 from fedsteer.rules.options import WarmUpOptions
-from fedsteer.steering.roster import ClientId, plain_id
+from fedsteer.steering.ids import ClientId, plain_id
 
 AFTER_VISITS = ("intervals", "shrunk")
 """Estimated from earlier visits, of which a warm-up has none."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.roster import ClientId
 
 if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active

@@ -32,9 +32,9 @@ from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
 from fedsteer.rules.options import Options
+from fedsteer.steering.component import Component
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.roster import ClientId
-from fedsteer.steering.state import Component
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import Takeover
 from fedsteer.rules.fedsteer.search import Snapshot, search
+from fedsteer.steering.ids import ClientId, id_order, plain_id
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.roster import ClientId, id_order, plain_id
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:
