@@ -5,8 +5,8 @@
     strategy = FedSteer(core_size=10, folder="runs/flower")
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
 
-The ClientApp does not change. Options of the strategy are in `StrategyOptions`; everything else
-goes to the rule (`fedsteer rules fedsteer` lists it). Default preset: practical.
+The ClientApp does not change. The options are those of `StrategyOptions` and of the rule, which
+`fedsteer rules fedsteer` lists. The default preset is practical.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedsteer.errors import extra, unknown
 
 try:
     import flwr  # noqa: F401
-except ModuleNotFoundError as error:  # pragma: no cover - said to people without the extra
+except ModuleNotFoundError as error:  # pragma: no cover - without the extra
     raise ModuleNotFoundError(f"fedsteer.flower needs Flower: {extra('flower')}") from error
 
 from collections.abc import Mapping
@@ -44,79 +44,67 @@ __all__ = [
 
 
 class FedSteer(RuleStrategy):
-    """Old coordinates on today's basis."""
+    """Remembers every client by coordinates on a common basis."""
 
     rule_name = "fedsteer"
 
 
 class FedAvg(RuleStrategy):
-    """The weighted sum of whoever is there."""
+    """The weighted sum of the updates that arrive."""
 
     rule_name = "fedavg"
 
 
 class FedProx(RuleStrategy):
-    """FedAvg's server; clients read "proximal-mu", see `fedsteer.flower.client`."""
+    """FedAvg's server; clients add a penalty, see `fedsteer.flower.client`."""
 
     rule_name = "fedprox"
 
 
 class FedVARP(RuleStrategy):
-    """The last update of every client as its estimate."""
+    """Takes the last update of every client as its estimate."""
 
     rule_name = "fedvarp"
 
 
 class ClusterFedVARP(RuleStrategy):
-    """One remembered update per cluster."""
+    """Remembers one update per cluster."""
 
     rule_name = "cluster_fedvarp"
 
 
 class FedStale(RuleStrategy):
-    """FedVARP with less trust in old updates."""
+    """FedVARP that trusts old updates less."""
 
     rule_name = "fedstale"
 
 
 class MIFA(RuleStrategy):
-    """The mean of everybody's last update."""
+    """The mean of the last updates of all clients."""
 
     rule_name = "mifa"
 
 
 class Scaffold(RuleStrategy):
-    """Control variates; clients add "correction" to gradients, see `fedsteer.flower.client`."""
+    """Control variates; clients correct their gradients, see `fedsteer.flower.client`."""
 
     rule_name = "scaffold"
 
 
 class FedAWE(RuleStrategy):
-    """Every client goes on from where it left off."""
+    """Every client continues from the model where it stopped."""
 
     rule_name = "fedawe"
 
 
-STRATEGIES: dict[str, type[RuleStrategy]] = {
-    strategy.rule_name: strategy
-    for strategy in (
-        FedSteer,
-        FedAvg,
-        FedProx,
-        FedVARP,
-        ClusterFedVARP,
-        FedStale,
-        MIFA,
-        Scaffold,
-        FedAWE,
-    )
-}
+STRATEGIES = {strategy.rule_name: strategy for strategy in RuleStrategy.__subclasses__()}
+"""The strategies above by the names of their rules."""
 
 
 def make_strategy(
     rule: str, run_config: Mapping[str, Any] | None = None, **options: Any
 ) -> RuleStrategy:
-    """A strategy by the name of its rule, with the "fedsteer-..." keys of `context.run_config`."""
+    """A strategy by the name of its rule; takes the "fedsteer-..." keys of `run_config`."""
     if rule not in STRATEGIES:
         raise unknown("rule", rule, STRATEGIES)
     return STRATEGIES[rule].from_run_config(run_config or {}, **options)

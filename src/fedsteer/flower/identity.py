@@ -16,7 +16,7 @@ without keys: a claim made while the real client is away.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -28,7 +28,7 @@ REPORTED_KEYS = ("client-id", "partition-id")
 
 LONGEST_ID = 200
 ROUNDS_TO_MEET = 3
-"""After these, clients that options name and that never answered are worth a warning."""
+"""Clients that options name and that have not answered by then are worth a warning."""
 NAMELESS = (
     "some clients report no id, so they become strangers when their SuperNode restarts. Report a "
     "partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
@@ -173,52 +173,33 @@ def few(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
 
 
-class IdentityWarnings:
-    """Hints about clients that cannot be recognised or never answer; each is given once."""
+def unmet_hint(named: Mapping[str, set[str]], met: set[str]) -> str:
+    """A hint if clients that options name have never answered; `named` is by option."""
+    missing = [
+        f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
+        for option, names in named.items()
+        if names - met
+    ]
+    if not missing:
+        return ""
+    others = f"those who did: {few(met)}" if met else "nobody did"
+    return (
+        f"after {ROUNDS_TO_MEET} rounds some named clients never answered: {'; '.join(missing)}. "
+        f"Misspelt, or away? {others}"
+    )
 
-    def __init__(self, named: Mapping[str, set[str]]) -> None:
-        self._named = named  # clients that options name, by option
-        self._answered: set[str] = set()
-        self._nameless_told = False
 
-    def unmet(self, number: int, answered: Iterable[str], met: set[str]) -> str:
-        """A hint after round ROUNDS_TO_MEET if clients that options name have never answered."""
-        if number > ROUNDS_TO_MEET:
-            return ""
-        self._answered.update(answered)
-        known = self._answered | met
-        missing = [
-            f"{len(names - known)} of {len(names)} in {option} ({few(names - known)})"
-            for option, names in self._named.items()
-            if names - known
-        ]
-        if number < ROUNDS_TO_MEET or not missing:
-            return ""
-        others = f"those who did: {few(known)}" if known else "nobody did"
-        return (
-            f"after {number} rounds some named clients never answered: {'; '.join(missing)}. "
-            f"Misspelt, or away? {others}"
-        )
-
-    def nameless(
-        self,
-        answered: Iterable[str],
-        members: Callable[[], Iterable[Any]],
-        online: Collection[int],
-    ) -> str:
-        """A hint at the first client of each start that is known by its node id alone."""
-        if self._nameless_told or not any(client.startswith("node-") for client in answered):
-            return ""
-        self._nameless_told = True
-        nameless = {name for name in map(str, members()) if name.startswith("node-")}
-        gone = nameless - {f"node-{node}" for node in online}
-        if not gone:
-            return NAMELESS
-        return (
-            f"{NAMELESS}. {len(gone)} from earlier rounds are not online ({few(gone)}): if their "
-            "nodes have new ids, remove the old ones (strategy.leave). Until then they count as "
-            "members and shorten every step"
-        )
+def nameless_hint(members: Iterable[Any], online: Collection[int]) -> str:
+    """A hint that clients known by their node ids alone become strangers when these change."""
+    nameless = {name for name in map(str, members) if name.startswith("node-")}
+    gone = nameless - {f"node-{node}" for node in online}
+    if not gone:
+        return NAMELESS
+    return (
+        f"{NAMELESS}. {len(gone)} from earlier rounds are not online ({few(gone)}): if their nodes "
+        "have new ids, remove the old ones (strategy.leave). Until then they count as members and "
+        "shorten every step"
+    )
 
 
 def reported_id(records: Mapping[str, Any]) -> str | None:

@@ -26,7 +26,7 @@ from fedsteer.flower.asking import (
     write_message,
     write_messages,
 )
-from fedsteer.flower.identity import IdentityWarnings, client_name
+from fedsteer.flower.identity import ROUNDS_TO_MEET, client_name, nameless_hint, unmet_hint
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.metrics import data_points, rule_metrics, weighted_metrics
 from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
@@ -71,7 +71,7 @@ class RuleStrategy(Strategy):
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
-        self._warnings = IdentityWarnings(clients_named(self.options, self.rule.options))
+        self._nameless_told = False
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
@@ -235,10 +235,13 @@ class RuleStrategy(Strategy):
         return sample(clients, fraction, least, self.rule.options.seed, number, purpose)
 
     def _warn_about_identities(self, number: int, reading: Reading, asked: Asked) -> None:
-        answered = [reply.client for reply in reading.usable.values()]
-        hints = (
-            self._warnings.unmet(number, answered, self.run.identities.met()),
-            self._warnings.nameless(answered, self.run.clients.members, asked.online),
-        )
+        run, hints = self.run, list[str]()
+        answered = {reply.client for reply in reading.usable.values()}
+        if number == ROUNDS_TO_MEET:
+            named = clients_named(self.options, self.rule.options)
+            hints.append(unmet_hint(named, met=run.identities.met() | answered))
+        if not self._nameless_told and any(client.startswith("node-") for client in answered):
+            self._nameless_told = True
+            hints.append(nameless_hint(run.clients.members(), asked.online))
         for hint in filter(None, hints):
             log(WARNING, "fedsteer: %s", hint)
