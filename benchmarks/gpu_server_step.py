@@ -3,20 +3,22 @@
     python benchmarks/gpu_server_step.py [--dim 11000000] [--core 10] [--active 10] [--anywhere]
 
 The yardstick is the time to read the k columns and the m updates once at the copy bandwidth
-measured in the same run. `kernel` is what the GPU itself takes (Triton needed), between two events
-queued behind other work; `pass` adds launch, sums and their way back to the host; `step` is
-`rule.step`: checks, pass, solve, commit, and writing the new columns of core clients, from when the
-GPU stands still until it does so again. In the rows called "drawn" each round's clients are drawn
-from CLIENTS, so that as many of them are core clients as chance will have it; the other rows say
-what the columns written add. "Given away" are vectors of their own instead of a matrix
-(`Round(given=True)`), which become columns without a copy. "Behind other work" counts from the
-moment the GPU has done what was queued before the step (as when it still computes the updates):
-till then the host gets ready.
+measured in the same run. The goals are kernels within 1.2 times that, and a whole step within 3.
 
-Twenty microseconds of Python are a tenth of the yardstick, so a core that is shared with somebody
-else's work shows. Before every block of steps the process therefore moves to another core if its
-own has become slow, unless told `--anywhere`. Beside the median of all steps stands the time that
-the fastest tenth of them kept to: where the two are far apart, somebody else was at work.
+kernel              what the GPU itself takes (needs Triton), between two events queued behind other
+                    work
+pass                adds the launch, and the sums on their way to the host
+step                `rule.step` from one idle GPU to the next: checks, pass, solve, commit, and
+                    writing the new columns of core clients
+drawn               each round's clients are drawn from CLIENTS, so chance decides how many are core
+                    clients; the other rows show what writing columns costs
+behind other work   counts from when the GPU has finished what was queued before the step (as when
+                    it still computes the updates); until then the host prepares
+
+Twenty microseconds of Python are a tenth of the yardstick, so a core shared with other processes
+shows. Before each block of steps the process therefore moves to another core if its own has become
+slow, unless told `--anywhere`. The table has the median of all steps and the time that the fastest
+tenth of them took: if the two are far apart, other processes were at work.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -38,26 +40,23 @@ from torch import Tensor
 
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import kernels_for
-from fedsteer.steering.kernels.fused import Way, launch
-from fedsteer.steering.kernels.fused_plan import plan_for
+from fedsteer.steering.kernels.fused import launch, suitable_plan
 
 BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
 OTHER_WORK = 600_000  # cycles: longer than the host takes to get ready
 BEHIND = "behind other work"
-GIVEN = "given away"
-SETS = 24  # of vectors to give away: columns are not to be the updates that are read beside them
 
 
 class Cores:
-    """Those this process may use. Of a shared host, a core whose other half works for somebody
-    else runs at half the speed."""
+    """Those this process may use. On a shared host, a core whose other hyperthread is busy runs at
+    half the speed."""
 
     def __init__(self, *, choose: bool) -> None:
         self.usable = sorted(os.sched_getaffinity(0)) if choose else []
         self.seen: list[float] = []
 
     def settle(self) -> None:
-        """Stay where Python runs as fast as was ever seen, or else look for such a core."""
+        """Stay if Python runs about as fast as it ever did, or else move to the fastest core."""
         if not self.usable or (self.seen and _python() < 1.1 * min(self.seen)):
             return
         found = []
@@ -88,7 +87,7 @@ class Times(NamedTuple):
 
 
 def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, Times]:
-    """In turn, a block of each, so that they share what the host does."""
+    """A block of each in turn, so that other work on the host disturbs all of them alike."""
     times: dict[str, list[float]] = {label: [] for label in works}
     gpu = torch.cuda.current_stream()  # asking the device instead takes ten microseconds more
     for _ in range(BLOCKS):
@@ -108,7 +107,7 @@ def timed(works: Mapping[str, Callable[[], object]], cores: Cores) -> dict[str, 
 
 
 def device_milliseconds(work: Callable[[], object], repeats: int = 15) -> float:
-    """Median time on the GPU itself: the launch happens while the GPU is still kept busy."""
+    """Median time on the GPU itself: the launch happens while the GPU is still busy."""
     times = []
     for number in range(repeats + 3):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -131,21 +130,21 @@ def copy_bandwidth(cores: Cores) -> float:
 
 
 def step_of(
-    cohorts: Iterator[list[int]], clients: int, core: int, updates: Sequence[Tensor | list[Tensor]]
+    cohorts: Iterator[list[int]], clients: int, core: int, updates: Tensor
 ) -> Callable[[], None]:
-    """FedSteer's step with one cohort after the other, after every column was filled.
-
-    `updates` are those of the rounds in turn: matrices, or lists of vectors to give away.
-    """
-    like, active = updates[0][0], len(updates[0])
+    """FedSteer's step with one cohort after the other, after every column was filled."""
+    active, dim = updates.shape
     rule = make_rule("fedsteer", core_set=list(range(core)), ridge=0.5)
-    state = rule.init(len(like), np.full(clients, 10), like=like)
-    numbers, given = itertools.count(1), isinstance(updates[0], list)
+    state = rule.init(dim, np.full(clients, 10), like=updates)
+    numbers = itertools.count(1)
 
-    def round_of(clients: list[int]) -> Round:
-        odds, number = np.full(len(clients), 0.1), next(numbers)
-        sent = updates[number % len(updates)][: len(clients)]
-        return Round(number=number, clients=clients, updates=sent, probabilities=odds, given=given)
+    def round_of(cohort: list[int]) -> Round:
+        return Round(
+            number=next(numbers),
+            clients=cohort,
+            updates=updates[: len(cohort)],
+            probabilities=np.full(len(cohort), 0.1),
+        )
 
     for first in range(0, core, active):
         everyone = list(range(first, min(core, first + active)))
@@ -185,10 +184,11 @@ def main() -> None:
     rows = {"read once": Times(floor)}
     works: dict[str, Callable[[], object]] = {}
     for label, gram in (("pass", None), ("pass with Gram matrix", np.arange(active))):
-        given = updates, weights, basis, coefficients
-        works[label] = partial(kernels.one_pass, *given, gram_of=gram)
-        if plan := plan_for(updates, basis, gram=gram is not None):
-            alone = partial(launch, plan, Way.of(plan, updates.device), *given, None, None, 1.0)
+        works[label] = partial(
+            kernels.one_pass, updates, weights, basis, coefficients, gram_of=gram
+        )
+        if plan := suitable_plan(updates, basis, gram=gram is not None):
+            alone = partial(launch, plan, updates, weights, basis, coefficients)
             rows[label.replace("pass", "kernel")] = Times(device_milliseconds(alone))
     clients, most = max(CLIENTS, core + active), min(core, active)
 
@@ -196,18 +196,15 @@ def main() -> None:
         draw = np.random.default_rng(1)
         return (draw.permutation(clients)[:active].tolist() for _ in itertools.count())
 
-    vectors = [[torch.randn_like(row) for row in updates] for _ in range(SETS)]
-    for how, sent in (("step", [updates]), (GIVEN, vectors)):
-        for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
-            cohort = list(range(core - written, core - written + active))
-            works[f"{how}, {written} core client(s)"] = step_of(
-                itertools.repeat(cohort), clients, core, sent
-            )
-        works[f"{how}, {active} of {clients} drawn"] = step_of(drawn(), clients, core, sent)
+    for written in sorted({0, 1, 3, 5, most} & {*range(most + 1)}):
+        cohort = list(range(core - written, core - written + active))
+        works[f"step, {written} core client(s)"] = step_of(
+            itertools.repeat(cohort), clients, core, updates
+        )
+    works[f"step, {active} of {clients} drawn"] = step_of(drawn(), clients, core, updates)
     alike = {
-        f"drawn, {BEHIND}": step_of(drawn(), clients, core, [updates]),
-        f"{most} core, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, [updates]),
-        f"{most} {GIVEN}, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, vectors),
+        f"drawn, {BEHIND}": step_of(drawn(), clients, core, updates),
+        f"{most} core, {BEHIND}": step_of(itertools.repeat(cohort), clients, core, updates),
     }
     works |= {label: partial(behind, step) for label, step in alike.items()}
     works[BEHIND] = partial(torch.cuda._sleep, OTHER_WORK)

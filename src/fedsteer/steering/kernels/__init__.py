@@ -1,9 +1,9 @@
-"""The few operations that touch d numbers, once in NumPy and once in torch.
+"""The few operations on arrays of length d, once in NumPy and once in torch.
 
-Everything else in fedsteer is of size k, m or N and readable NumPy float64. A rule asks
+Everything else in fedsteer has size k, m or N and is plain NumPy float64. A rule asks
 `kernels_for(updates)` and never learns which library it got; torch is imported only when a torch
-tensor comes in. Both modules offer the functions of `Kernels` and are tested against each other.
-Where Triton works, torch's pass on a GPU is `fused`.
+tensor comes in. Both modules provide the functions of `Kernels` and are tested against each other.
+`fused` is the pass of torch on a GPU on which Triton works.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ Flags = NDArray[np.bool_]
 Array = Any
 """A NumPy array or torch tensor with a dimension of size d, or `Vectors` for a matrix."""
 
-
 Pairs = Sequence[tuple[int, int]]
 """(row of one array, row of another)."""
 
 
 @value
 class Pass:
-    """What one pass over the updates yields."""
+    """The results of one pass over the updates."""
 
     delta: Array  # (d,) base + coefficients @ basis + weights @ updates
     products: Floats  # (k, m) basis @ updates.T
@@ -66,10 +65,12 @@ class Kernels(Protocol):
         gram_of: Integers | None = None,
         precise: bool = False,
     ) -> Pass:
-        """`Pass` in one sweep over blocks that stay in cache.
+        """`Pass` in one sweep over blocks that stay in cache. Writes to none of its arguments.
 
-        `rows` picks rows of `basis`; `base` is a (d,) vector added with factor `base_scale`;
-        `precise` multiplies in float64 even if the inputs are float32. Nothing is written to.
+        rows        the rows of `basis` to use; default all. Not with `Vectors`
+        base        a (d,) vector, added with factor `base_scale`
+        gram_of     the updates whose Gram matrix is needed; default none
+        precise     multiply in float64 even if the inputs are float32
         """
 
     def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:
@@ -81,28 +82,28 @@ class Kernels(Protocol):
         """target += weights @ rows_of[rows], in place, for a (d,) float64 target."""
 
     def combine(self, matrix: Floats, updates: Array) -> Array:
-        """matrix @ updates: (r, m) times (m, d), as wide floats."""
+        """matrix @ updates: (r, m) times (m, d), in float32, or float64 for float64 updates."""
 
     def gram(self, updates: Array, columns: slice = slice(None)) -> Floats:
-        """updates[:, columns] @ updates[:, columns].T, accumulated in float64 blocks."""
+        """updates[:, columns] @ updates[:, columns].T, accumulated in float64."""
 
     def products(self, left: Array, right: Array) -> Floats:
-        """left @ right.T, accumulated in float64 blocks."""
+        """left @ right.T, accumulated in float64."""
 
     def sketch(self, updates: Array, width: int, seed: int) -> Floats:
         """(m, width) sketches whose inner products estimate those of the updates."""
 
     def allocate(self, shape: tuple[int, ...], like: Array, dtype: str) -> Array:
-        """Zeros of that shape and dtype name beside `like` (same library, same device)."""
+        """Zeros of this shape and dtype, in the library and on the device of `like`."""
 
     def grow(self, array: Array, length: int) -> Array:
-        """The same rows with zero rows appended up to `length`."""
+        """The same rows, with zero rows appended up to `length`."""
 
     def floats(self, values: Array) -> Floats:
         """A few numbers on the host, as float64."""
 
     def largest(self, updates: Array, position: int) -> float:
-        """The largest number of one of the updates, without its sign."""
+        """The largest absolute value in one of the updates."""
 
     def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
         """A NumPy copy and the dtype's name; bfloat16 travels as its uint16 bits."""
@@ -117,38 +118,24 @@ class Kernels(Protocol):
         """Why these updates cannot be used (not floating point, ...), or None."""
 
     def plain(self, updates: Array) -> Array:
-        """Without whatever a library tracks beside the numbers (gradients)."""
+        """Without what a library tracks beside the numbers (gradients)."""
 
     def stack(self, updates: Any) -> Array:
-        """A sequence of (d,) arrays as one (m, d) array: where they are long, as `Vectors`."""
+        """A sequence of (d,) arrays as one (m, d) matrix, or `Vectors` if they are long."""
 
     def dtype_name(self, array: Array) -> str:
         """float16, bfloat16, float32 or float64."""
 
 
 def library_of(array: object) -> str:
-    """ "torch" for torch tensors and vectors of them, "numpy" for everything else."""
-    return _library_of(_kind(array))
+    """ "torch" for torch tensors and `Vectors` of them, "numpy" for everything else."""
+    kind = type(array.rows[0] if isinstance(array, Vectors) else array)
+    return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
 
 
 def kernels_for(array: object) -> Kernels:
     """The kernels for the library this array belongs to."""
-    return _kernels_for(_kind(array))
-
-
-def _kind(array: object) -> type:
-    """Of each row, where there are several arrays."""
-    return type(array.rows[0] if type(array) is Vectors else array)
-
-
-@cache
-def _library_of(kind: type) -> str:
-    return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
-
-
-@cache
-def _kernels_for(kind: type) -> Kernels:
-    return kernels_named(_library_of(kind))
+    return kernels_named(library_of(array))
 
 
 @cache

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, sketch_signs
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
-# OpenBLAS multiplies skinny matrices several times faster through its small-matrix kernels, which
-# it takes while rows x columns x depth <= 10^6; blocks are cut to stay below that and in cache.
+# OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
+# uses if rows x columns x depth <= 10^6. Blocks are cut to stay below that, and in cache.
 SMALL_PRODUCT = 1_000_000
 BLOCK = 65_536
 
@@ -32,7 +32,7 @@ def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
 def one_pass(
     updates: Rows,
     weights: Floats,
-    basis: NDArray[Any] | None = None,
+    basis: Rows | None = None,
     coefficients: Floats | None = None,
     *,
     rows: Integers | None = None,
@@ -42,25 +42,26 @@ def one_pass(
     precise: bool = False,
 ) -> Pass:
     count, dim = updates.shape
-    width = 0 if basis is None else len(basis) if rows is None else len(rows)
-    chosen = np.empty(0, np.int64) if gram_of is None else gram_of
-    every = len(chosen) == count and np.array_equal(chosen, np.arange(count))
-    half = count // 2
     work = np.float64 if precise else _wide(updates.dtype)
     weigh = weights.astype(work)
-    steer = (np.zeros(0) if coefficients is None else coefficients).astype(work)
+    steer = np.zeros(0, work)
+    if basis is not None and coefficients is not None:
+        steer = coefficients.astype(work)
+    chosen = np.zeros(0, np.int64) if gram_of is None else gram_of
+    every = np.array_equal(chosen, np.arange(count))
+    half = count // 2
 
     delta = np.empty(dim, _wide(updates.dtype))
-    products = np.zeros((width, count))
+    products = np.zeros((len(steer), count))
     squared_norms = np.zeros(count)
     gram = np.zeros((len(chosen), len(chosen)))
     delta_squared_norm = 0.0
     # A bad client shows as a non-finite norm; the warnings on the way there say nothing more.
     with np.errstate(invalid="ignore", over="ignore"):
-        for block in _blocks(dim, max(width, len(chosen)) * count):
+        for block in _blocks(dim, max(len(steer), len(chosen)) * count):
             fresh = updates[:, block].astype(work, copy=False)
             out = weigh @ fresh
-            if width:
+            if len(steer):
                 assert basis is not None
                 known = basis[:, block] if rows is None else basis[rows, block]
                 known = known.astype(work, copy=False)
@@ -68,7 +69,7 @@ def one_pass(
                 out += steer @ known
             if base is not None:
                 out += base_scale * base[block]
-            # Two halves, and a copy, keep NumPy from calling syrk, which is slower here than gemm.
+            # Halves, or a copy, keep NumPy from calling syrk, which is slower here than gemm.
             if every:
                 gram[:half] += fresh[:half] @ fresh.T
                 gram[half:] += fresh[half:] @ fresh.T
@@ -79,11 +80,15 @@ def one_pass(
                     gram += part @ part.copy().T
             delta_squared_norm += float(out @ out)
             delta[block] = out
-        if delta.dtype != work and not np.isfinite(delta).all():  # it was, in the wider type
-            delta_squared_norm = np.inf
-    if every:
-        squared_norms = np.diagonal(gram).copy()
-    return Pass(delta, products, squared_norms, gram, delta_squared_norm)
+    if delta.dtype != work and not np.isfinite(delta).all():  # too large for the narrower type
+        delta_squared_norm = np.inf
+    return Pass(
+        delta=delta,
+        products=products,
+        squared_norms=np.diagonal(gram).copy() if every else squared_norms,
+        gram=gram,
+        delta_squared_norm=delta_squared_norm,
+    )
 
 
 def write_rows(target: NDArray[Any], updates: Rows, pairs: Pairs) -> None:
@@ -187,5 +192,5 @@ def dtype_name(array: Rows) -> str:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    # NumPy has no bfloat16; float16 would lose range, so such a cache is kept in float32 here.
+    # NumPy has no bfloat16, and float16 has less range, so such a cache is float32 here.
     return np.dtype("float32" if name == "bfloat16" else name)

@@ -1,29 +1,25 @@
-"""Rows that are arrays of their own, for passes that read them where they lie.
+"""Rows that are separate arrays, for passes that read them without stacking.
 
-A server gets the updates of its clients one by one. To put those of a large model into one matrix
-takes about as long as the whole pass over them and the basis, and holds them twice; on a GPU, so
-does a column that is copied out of an update. `Vectors` stand in for such a matrix.
+A server gets the updates of its clients one by one. Stacking those of a large model into a matrix
+takes about as long as the whole pass over them, and holds them twice. On a CPU `Vectors` stand in
+for such a matrix; on a GPU, where the kernel reads matrices only, updates are stacked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property, reduce
-from operator import or_
 from typing import Any, final
 
 import numpy as np
 
-LARGE = 1 << 17  # numbers in a vector: shorter ones are put side by side in no time
-ALIGNED = 16  # bytes: what Triton asks of an address before it reads more than one number
+LARGE = 1 << 17  # numbers in a vector; shorter ones are stacked in no time
 
 
 @final
 class Vectors:
-    """(n, d) numbers, an array of one library for each row; indexed as a matrix would be.
+    """(n, d) numbers as n arrays of one library, indexed like a matrix. Read-only.
 
-    Nobody writes to these arrays, and no row is ever another one: they may be a caller's, and in
-    several `Vectors` at once.
+    The arrays may belong to the caller.
     """
 
     def __init__(self, rows: Sequence[Any]) -> None:
@@ -39,11 +35,11 @@ class Vectors:
         return iter(self.rows)
 
     def __getitem__(self, picked: Any) -> Any:
-        """A row by its number, several as `Vectors`, `[:, block]` as a matrix; so is no row."""
+        """A row by its number, several as `Vectors`; `[:, block]` and no row at all as a matrix."""
         if isinstance(picked, tuple):
             every, block = picked
             assert every == slice(None)
-            return _side_by_side([row[block] for row in self.rows])
+            return _stacked([row[block] for row in self.rows])
         if isinstance(picked, (int, np.integer)):
             return self.rows[picked]
         numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
@@ -52,21 +48,11 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        """Of all rows, as of a matrix."""
+        """Of all rows, as for a matrix."""
         return sum(row.nbytes for row in self.rows)
 
-    @cached_property
-    def addresses(self) -> list[int]:
-        """Where each begins (torch)."""
-        return [row.data_ptr() for row in self.rows]
 
-    @cached_property
-    def aligned(self) -> bool:
-        """Whether all of them begin where several numbers may be read at once (torch)."""
-        return reduce(or_, self.addresses) % ALIGNED == 0
-
-
-def _side_by_side(rows: list[Any]) -> Any:
+def _stacked(rows: list[Any]) -> Any:
     """A matrix with copies of these rows."""
     if isinstance(rows[0], np.ndarray):
         return np.stack(rows)
