@@ -68,7 +68,6 @@ EXCEPTIONS = {
     ("steering/kernels/fused.py", "torch"),
     ("steering/kernels/fused.py", "triton"),
     ("steering/kernels/fused_kernel.py", "triton"),
-    ("steering/kernels/fused_plan.py", "torch"),
     ("steering/kernels/vectors.py", "torch"),
     ("records/tensorboard.py", "torch"),
 }
