@@ -21,12 +21,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import grad_and_value, vmap
 
-from fedsteer.training.formula import FormulaGradient
-from fedsteer.training.known import known_layers
-from fedsteer.training.models import make_network
-from fedsteer.training.networks import Network
-from fedsteer.training.vmapped import VmappedGradient
+from fedsteer.training import Network, make_network
+from fedsteer.training.layers.formula import FormulaGradient
+from fedsteer.training.layers.known import known_layers
 
 NETWORKS: dict[str, tuple[str, tuple[int, int, int], int, dict[str, Any]]] = {
     "emnist-cnn": ("emnist-cnn", (1, 28, 28), 47, {}),
@@ -95,6 +94,29 @@ def work_of(
     return flops, 4.0 * 4 * network.dim + width * 4.0 * activations
 
 
+class VmappedGradient:
+    """The same gradients by torch.func, of any network."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+
+    def arrange(self, flat: Tensor) -> Tensor:
+        return flat
+
+    def restore(self, flat: Tensor) -> Tensor:
+        return flat
+
+    def __call__(
+        self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: None
+    ) -> tuple[Tensor, Tensor]:
+        gradient, losses = vmap(grad_and_value(self._loss))(flat, images, labels, weights)
+        return gradient, losses
+
+    def _loss(self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+        log_odds = torch.log_softmax(self.network.logits(flat, images), dim=-1)
+        return -(log_odds.gather(-1, labels.unsqueeze(-1)).squeeze(-1) * weights).sum()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -105,12 +127,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--tiles", action="append", default=[], metavar="NAME=VALUE",
-                        help="try other tile sizes of training/convolution_kernels.py")  # fmt: skip
+                        help="try other tile sizes of the convolution kernels")  # fmt: skip
     options = parser.parse_args()
     device, clients, batch = options.device, options.clients, options.batch
     for setting in options.tiles:
         tile, _, value = setting.partition("=")
-        setattr(import_module("fedsteer.training.convolution_kernels"), tile, int(value))
+        setattr(import_module("fedsteer.training.layers.convolution_kernels"), tile, int(value))
     copy, products = ceilings(device)
     words = ", ".join(f"{kind} {rate / 1e12:.0f}" for kind, rate in products.items())
     print(f"copy {copy / 1e12:.2f} TB/s, products in TFLOP/s: {words}")

@@ -5,9 +5,9 @@
 (a) one round of local training on a CPU: 100 clients on the digits with the MLP, sizes skewed as in
     the paper; 10 clients of 100 points with the paper's two small CNNs on made images; 50 clients
     of 50 points of 32 x 32 x 3, batch 10, one epoch, with the CNN of pfl-research's CIFAR-10
-    benchmark (without its dropout). The engines run in turns on the same jobs and their updates are
-    compared, so nobody skips work. The plain loop is what one writes by hand: an nn.Module and
-    torch.optim.SGD.
+    benchmark (without its dropout). The engines run in turns on the same orders and their updates
+    are compared, so none of them skips work. The plain loop is what one writes by hand: an
+    nn.Module and torch.optim.SGD.
 (b) seconds per round and resident memory with 100, 1,000 and 10,000 clients, 1 % of them active.
 """
 
@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedsteer.simulate.entries import find_entry
@@ -35,29 +36,31 @@ from fedsteer.simulate.experiment_files import load_experiment
 from fedsteer.simulate.loop import Simulation
 from fedsteer.simulate.world import build_world
 from fedsteer.training import (
-    Job,
     LocalTraining,
     Network,
+    Order,
     TrainingData,
     choose_engine,
+    choose_threads,
     make_engine,
 )
-from fedsteer.training.engines import choose_threads
 
 NETWORKS = ("mlp", "emnist-cnn", "fashion-cnn", "cifar-cnn")
 MADE = {"classes": 10, "side": 28, "points": 1_200}
 
 
-def plain_loop(network: Network, data: TrainingData, how: LocalTraining, clients: int) -> None:
+def plain_loop(
+    network: Network, data: TrainingData, how: LocalTraining, clients: Sequence[NDArray[np.int64]]
+) -> None:
     """One client after the other, as in any tutorial; nothing of fedsteer but the module."""
     module = network.factory()
     start = [value.detach().clone() for value in module.parameters()]
-    for client in range(clients):
+    for own in clients:
         with torch.no_grad():
             for value, first in zip(module.parameters(), start, strict=True):
                 value.copy_(first)
         optimiser = torch.optim.SGD(module.parameters(), lr=how.rate)
-        points = torch.as_tensor(data.clients[client])
+        points = torch.as_tensor(own)
         for _ in range(how.epochs):
             order = points[torch.randperm(len(points))]
             for picked in order.split(how.batch or len(order)):
@@ -68,21 +71,28 @@ def plain_loop(network: Network, data: TrainingData, how: LocalTraining, clients
 
 
 def engines(
-    name: str, network: Network, data: TrainingData, how: LocalTraining, clients: int, repeats: int
+    name: str,
+    network: Network,
+    data: TrainingData,
+    how: LocalTraining,
+    clients: Sequence[NDArray[np.int64]],
+    repeats: int,
 ) -> dict[str, Any]:
     """Seconds of a round by the chosen engine and by the others, and the engines' difference."""
     model = network.initial(0)
-    chosen = choose_engine(network, "cpu")
+    chosen = choose_engine(network, how, "cpu")
     cores = os.cpu_count() or 1
     threads = choose_threads(network, cores)
-    jobs = [Job(client) for client in range(clients)]
+    orders = [
+        Order(client, points, seed=0, round=1, start=model) for client, points in enumerate(clients)
+    ]
     updates: dict[str, Tensor] = {}
 
     def by(engine: str) -> Callable[[], None]:
-        made = make_engine(engine, network, data, how, 0)
+        made = make_engine(engine, network, data, how)
 
         def train() -> None:
-            updates[engine] = made.train(model, jobs, 1).updates
+            updates[engine] = made.train_orders(orders).updates
 
         return train
 
@@ -105,7 +115,7 @@ def engines(
     ratios = {way: median(np.array(took) / spent["chosen"]) for way, took in spent.items()}
     return {
         "model": name,
-        "clients": clients,
+        "clients": len(clients),
         "engine": chosen,
         "threads": threads,
         "seconds": median(spent["chosen"]),
@@ -120,8 +130,8 @@ def engines(
 def of_experiment(experiment: Experiment, clients: int, repeats: int) -> dict[str, Any]:
     """`engines` on the network and data of an experiment."""
     world = build_world(experiment, 0)
-    data: TrainingData = world.engine.data  # type: ignore[attr-defined]
-    given = (world.network, data, experiment.training, clients, repeats)
+    points = world.partition.indices[:clients]
+    given = (world.network, world.engine.data, experiment.training, points, repeats)
     return engines(experiment.model.name, *given)
 
 
@@ -161,8 +171,8 @@ def of_cifar_cnn(repeats: int, clients: int = 50, points: int = 50) -> dict[str,
     labels = torch.randint(0, 10, (clients * points,), generator=draw)
     split = np.split(np.arange(clients * points), clients)
     how = LocalTraining(epochs=1, batch=10, rate=0.1)
-    data = TrainingData(images, labels, split, 10)
-    return engines("cifar-cnn", Network(cifar_cnn), data, how, clients, repeats)
+    data = TrainingData(images, labels, 10)
+    return engines("cifar-cnn", Network(cifar_cnn), data, how, split, repeats)
 
 
 def peak_memory() -> int:

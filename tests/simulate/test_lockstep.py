@@ -15,8 +15,7 @@ from fedsteer.records import Run
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.executors import processes
-from fedsteer.simulate.executors.lockstep import shares
-from fedsteer.simulate.lockstep import batches_that_fit, run_together
+from fedsteer.simulate.executors.lockstep import batches_that_fit, run_together, shares
 from fedsteer.simulate.runner import OpenRun, Progress, run_entry
 from tests.simulate.small import small
 
@@ -85,7 +84,7 @@ def test_a_worker_runs_its_share_in_lockstep_and_tells(
     monkeypatch.setattr(processes, "_messages", messages)
     monkeypatch.setattr(processes, "_halt", SimpleNamespace(value=0))
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
-    experiment = small({"run.engine": "stacked"})
+    experiment = small({"run.engine": "batched"})
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")[:2]
     assert processes._work_together([5, 7], cells, False, 2) == [5, 7]
     assert {number for number, _ in messages.get()} <= {5, 7}

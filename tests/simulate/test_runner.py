@@ -63,7 +63,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
         "options": {"core_size": 3, "cycles": 1},
     }
     assert manifest["experiment"]["run"]["rounds"] == 6
-    assert manifest["engine"] == {"name": "stacked", "device": "cpu", "threads": 1}
+    assert manifest["engine"] == {"name": "batched", "device": "cpu", "threads": 1}
     assert list(manifest["data"]["checksums"]) == ["made"]
     assert manifest["clients"]["count"] == len(manifest["clients"]["probabilities"]) == 12
     assert np.sum(manifest["clients"]["holds"]) == np.sum(manifest["clients"]["sizes"])
@@ -87,7 +87,7 @@ def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:
 
 
 def test_what_an_engine_keeps_between_rounds_changes_no_bit(tmp_path: Path) -> None:
-    wide = {"data.options": {"points": 400, "side": 16}, "partition.points": 20}  # pointwise
+    wide = {"data.options": {"points": 400, "side": 16}, "partition.points": 20}  # the dense path
     dotted = {key.replace(".", "__"): value for key, value in wide.items()}
     whole = run_small(tmp_path / "whole", **dotted)
     for number in (1, 3, 4):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsteer.training import convolution
-from fedsteer.training.convolution import Window
+from fedsteer.training.layers import convolution
+from fedsteer.training.layers.convolution import Window
 
 needs_gpu = pytest.mark.skipif(
     find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"

@@ -12,22 +12,22 @@ from torch import Tensor
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import (
-    Job,
     LocalTraining,
     Network,
+    Order,
     Trained,
-    TrainingData,
     choose_engine,
+    choose_threads,
     make_engine,
     make_network,
 )
-from fedsteer.training.engines import ENGINES, choose_threads
-from fedsteer.training.formula import FormulaGradient
-from fedsteer.training.known import known_layers
+from fedsteer.training.engines import ENGINES
+from fedsteer.training.engines.batched import BatchedEngine
+from fedsteer.training.layers.formula import FormulaGradient
+from fedsteer.training.layers.known import known_layers
 from fedsteer.training.local import batches
-from fedsteer.training.stacked import Stacked
-from fedsteer.training.vmapped import VmappedGradient
-from tests.training.made_data import CLASSES, SKEWED, training_data
+from fedsteer.training.loss import cross_entropy
+from tests.training.made_data import CLASSES, SKEWED, FederatedData, training_data
 
 Shape = tuple[int, int, int]
 
@@ -103,27 +103,31 @@ KINDS = {
 }
 
 
-def jobs_of(kind: Kind, clients: int, model: Tensor) -> list[Job]:
-    """Every client; where the kind says so, every other one has a payload of its own."""
-    jobs = []
-    for client in range(clients):
-        noise = torch.Generator().manual_seed(client)
+def orders_of(kind: Kind, data: FederatedData, model: Tensor, round: int = 3) -> list[Order]:
+    """Every client; if the kind says so, every other one has a payload of its own."""
+    orders = []
+    for order in data.orders(model, round=round, proximal=kind.proximal):
+        noise = torch.Generator().manual_seed(order.client)
         own = torch.randn(len(model), generator=noise, dtype=model.dtype)
-        start = model + 0.01 * own if kind.starts and client % 2 else None
-        correction = 0.01 * own.flip(0) if kind.corrections and client % 3 else None
-        jobs.append(Job(client, start, correction))
-    return jobs
+        start = model + 0.01 * own if kind.starts and order.client % 2 else model
+        correction = 0.01 * own.flip(0) if kind.corrections and order.client % 3 else None
+        orders.append(replace(order, start=start, correction=correction))
+    return orders
 
 
 def trained_by(
-    engine: str, network: Network, data: TrainingData, kind: Kind, jobs: list[Job] | None = None
+    engine: str,
+    network: Network,
+    data: FederatedData,
+    kind: Kind,
+    clients: list[int] | None = None,
 ) -> Trained:
     """In double precision, so that kinks of ReLU and batch norm do not blow rounding up."""
     data = replace(data, images=data.images.double())
-    model = network.initial(1).double()
-    made = make_engine(engine, network, data, kind.how, seed=5)
-    chosen = jobs_of(kind, len(data.clients), model) if jobs is None else jobs
-    return made.train(model, chosen, round=3, proximal=kind.proximal)
+    orders = orders_of(kind, data, network.initial(1).double())
+    if clients is not None:
+        orders = [orders[client] for client in clients]
+    return make_engine(engine, network, data, kind.how).train_orders(orders)
 
 
 def assert_same(ours: Trained, theirs: Trained, tolerance: float = 3e-6) -> None:
@@ -141,11 +145,15 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 every_network = pytest.mark.parametrize("entry", NETWORKS.values(), ids=NETWORKS.keys())
 
 
-@every_network
+BY_FORMULA = {name: entry for name, entry in NETWORKS.items() if known_layers(entry.network())}
+every_formula = pytest.mark.parametrize("entry", BY_FORMULA.values(), ids=BY_FORMULA.keys())
+
+
+@every_formula
 @every_kind
-def test_stacked_equals_sequential(entry: Enrolled, kind: Kind) -> None:
+def test_batched_equals_sequential(entry: Enrolled, kind: Kind) -> None:
     network, data = entry.network(), training_data(entry.shape, entry.sizes)
-    ours = trained_by("stacked", network, data, kind)
+    ours = trained_by("batched", network, data, kind)
     theirs = trained_by("sequential", network, data, kind)
     assert_same(ours, theirs)
 
@@ -196,26 +204,43 @@ def test_gradients_by_formula_equal_those_of_torch(name: str) -> None:
     masks = torch.tensor([[1.0, 1, 1, 0], [1, 1, 1, 1], [0, 1, 0, 1]])
     for mask in (None, masks):
         given = (images, labels, weights, mask)
-        ours, theirs = (
-            formula(formula.arrange(flat), *given),
-            VmappedGradient(network)(flat, *given),
-        )
-        torch.testing.assert_close(formula.restore(ours[0]), theirs[0], rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(ours[1], theirs[1], rtol=1e-9, atol=1e-12)
+        gradient, losses = formula(formula.arrange(flat), *given)
+        expected, expected_losses = by_autograd(network, flat, *given)
+        torch.testing.assert_close(formula.restore(gradient), expected, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(losses, expected_losses, rtol=1e-9, atol=1e-12)
 
 
-@every_network
+def by_autograd(
+    network: Network,
+    flat: Tensor,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    masks: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """(c, d) gradients and (c,) losses, one client after the other."""
+    gradients, losses = [], []
+    for client, own in enumerate(flat):
+        leaf = own.clone().requires_grad_()
+        kept = weights[client] > 0  # the others are padding
+        mask = None if masks is None else masks[client]
+        loss = cross_entropy(network.logits(leaf, images[client, kept]), labels[client, kept], mask)
+        gradients.append(torch.autograd.grad(loss, leaf)[0])
+        losses.append(loss.detach())
+    return torch.stack(gradients), torch.stack(losses)
+
+
+@every_formula
 def test_a_client_does_not_depend_on_who_else_trains(entry: Enrolled) -> None:
     network, data, kind = entry.network(), training_data(entry.shape, entry.sizes), KINDS["plain"]
-    together = trained_by("stacked", network, data, kind)
-    backwards = trained_by(
-        "stacked", network, data, kind, [Job(c) for c in reversed(range(len(data.clients)))]
-    )
+    together = trained_by("batched", network, data, kind)
+    everyone = list(range(len(data.clients)))
+    backwards = trained_by("batched", network, data, kind, everyone[::-1])
     assert_same(
         Trained(backwards.updates.flip(0), backwards.steps[::-1], backwards.losses[::-1]), together
     )
     for client in range(len(data.clients)):
-        alone = trained_by("stacked", network, data, kind, [Job(client)])
+        alone = trained_by("batched", network, data, kind, [client])
         picked = Trained(
             together.updates[[client]], together.steps[[client]], together.losses[[client]]
         )
@@ -223,28 +248,27 @@ def test_a_client_does_not_depend_on_who_else_trains(entry: Enrolled) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 100])
-@pytest.mark.parametrize("name", ["mlp-relu", "own"])
+@pytest.mark.parametrize("name", ["mlp-relu", "fashion-cnn"])
 def test_the_width_of_a_batch_of_clients_does_not_matter(name: str, width: int) -> None:
     network, data, kind = NETWORKS[name].network(), training_data(), KINDS["everything"]
-    layers = known_layers(network)
-    gradient = VmappedGradient(network) if layers is None else FormulaGradient(network, layers)
-    wide = replace(data, images=data.images.double())
-    engine = Stacked(network, wide, kind.how, 5, gradient, width)
-    model = network.initial(1).double()
-    ours = engine.train(model, jobs_of(kind, 8, model), round=3, proximal=kind.proximal)
+    engine = BatchedEngine(network, replace(data, images=data.images.double()), kind.how)
+    engine.width = width
+    ours = engine.train_orders(orders_of(kind, data, network.initial(1).double()))
     assert_same(ours, trained_by("sequential", network, data, kind))
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
-@pytest.mark.parametrize("name", ["mlp-relu", "own"])
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [("sequential", "mlp-relu"), ("sequential", "own"), ("batched", "mlp-relu")],
+)
 def test_same_draws_same_bits_and_the_round_counts(engine: str, name: str) -> None:
     network, data, kind = NETWORKS[name].network(), training_data(), KINDS["everything"]
     model = network.initial(1)
     before = torch.get_rng_state()
 
     def train(seed: int, round: int) -> bytes:
-        made = make_engine(engine, network, data, kind.how, seed)
-        trained = made.train(model, jobs_of(kind, 8, model), round, kind.proximal)
+        orders = [replace(o, seed=seed) for o in orders_of(kind, data, model, round)]
+        trained = make_engine(engine, network, data, kind.how).train_orders(orders)
         return trained.updates.numpy().tobytes() + trained.losses.tobytes()
 
     assert train(5, 3) == train(5, 3)
@@ -268,7 +292,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
 @every_engine
 def test_nobody_to_train(engine: str) -> None:
     network, data = NETWORKS["mlp-relu"].network(), training_data()
-    trained = trained_by(engine, network, data, KINDS["plain"], jobs=[])
+    trained = trained_by(engine, network, data, KINDS["plain"], clients=[])
     assert trained.updates.shape == (0, network.dim)
     assert len(trained.steps) == len(trained.losses) == 0
 
@@ -277,10 +301,10 @@ def test_nobody_to_train(engine: str) -> None:
 def test_the_global_model_stays_as_it_is(engine: str) -> None:
     network, data, kind = NETWORKS["mlp-relu"].network(), training_data(), KINDS["everything"]
     model = network.initial(1)
-    jobs = jobs_of(kind, 8, model)
-    kept = [model.clone(), *(j.start.clone() for j in jobs if j.start is not None)]
-    make_engine(engine, network, data, kind.how, 5).train(model, jobs, 3, kind.proximal)
-    after = [model, *(j.start for j in jobs if j.start is not None)]
+    orders = orders_of(kind, data, model)
+    kept = [model.clone(), *(order.start.clone() for order in orders)]
+    make_engine(engine, network, data, kind.how).train_orders(orders)
+    after = [model, *(order.start for order in orders)]
     assert all(torch.equal(a, b) for a, b in zip(kept, after, strict=True))
 
 
@@ -288,7 +312,7 @@ def test_one_step_by_hand() -> None:
     """Logistic regression on one point: w <- w - rate (softmax - onehot) x, as on paper."""
     network, data = NETWORKS["logistic"].network(), training_data(sizes=(1, 4))
     how = LocalTraining(epochs=1, batch=0, rate=0.5)
-    trained = trained_by("sequential", network, data, Kind(how), [Job(0)])
+    trained = trained_by("sequential", network, data, Kind(how), [0])
     model = network.initial(1).double()
     weight, bias = model[: 4 * 64].view(4, 64), model[4 * 64 :]
     point = int(data.clients[0][0])
@@ -303,7 +327,7 @@ def test_masked_labels_are_neither_learnt_nor_punished() -> None:
     network, data = NETWORKS["logistic"].network(), training_data(sizes=(1, 4))
     how = LocalTraining(epochs=2, batch=0, rate=0.5, mask_absent_labels=True)
     for engine in ON_CPU:
-        update = trained_by(engine, network, data, Kind(how), [Job(0)]).updates[0]
+        update = trained_by(engine, network, data, Kind(how), [0]).updates[0]
         label = int(data.labels[int(data.clients[0][0])])
         touched = update[: 4 * 64].view(4, 64).abs().sum(dim=1) > 0
         assert touched.tolist() == [row == label for row in range(4)]
@@ -314,8 +338,8 @@ def test_dropout_is_a_draw_of_the_client_and_its_round() -> None:
     model = network.initial(1)
 
     def train(clients: list[int], round: int = 3) -> dict[int, bytes]:
-        engine = make_engine("sequential", network, data, LocalTraining(epochs=1), 5)
-        trained = engine.train(model, [Job(client) for client in clients], round)
+        engine = make_engine("sequential", network, data, LocalTraining(epochs=1))
+        trained = engine.train_orders(data.orders(model, clients, round=round))
         return {c: u.numpy().tobytes() for c, u in zip(clients, trained.updates, strict=True)}
 
     torch.manual_seed(1)
@@ -327,23 +351,93 @@ def test_dropout_is_a_draw_of_the_client_and_its_round() -> None:
 
 
 def test_the_choice_of_engine_is_static() -> None:
-    dense, other = NETWORKS["mlp-relu"].network(), NETWORKS["own"].network()
-    assert [choose_engine(dense, "cpu"), choose_engine(dense, "cuda")] == ["stacked"] * 2
-    assert [choose_engine(other, "cpu"), choose_engine(other, "cuda")] == ["sequential", "captured"]
-    plain = NETWORKS["emnist-cnn"].network()
-    assert [choose_engine(plain, "cpu"), choose_engine(plain, "cuda")] == ["threaded", "stacked"]
+    how, dense, other = LocalTraining(), NETWORKS["mlp-relu"].network(), NETWORKS["own"].network()
+
+    def chosen(network: Network) -> list[str]:
+        return [choose_engine(network, how, device) for device in ("cpu", "cuda")]
+
+    assert chosen(dense) == ["batched", "batched"]
+    assert chosen(other) == ["sequential", "captured"]
+    assert chosen(NETWORKS["emnist-cnn"].network()) == ["threaded", "batched"]
     residual = make_network("preact-resnet18", (3, 8, 8), CLASSES, {"width": 4})
-    assert choose_engine(residual, "cuda", exact=False) == choose_engine(plain, "cuda") == "stacked"
-    assert choose_engine(residual, "cuda") == "captured"
+    assert chosen(residual) == ["sequential", "captured"]
+    assert choose_engine(residual, how, "cuda", exact=False) == "batched"
     assert [choose_threads(dense, 8), choose_threads(other, 8), choose_threads(other, 2)] == [
         1,
         4,
         2,
     ]
-    with pytest.raises(ConfigurationError, match="did you mean 'stacked'"):
-        make_engine("stakced", dense, training_data(), LocalTraining(), 0)
+    with pytest.raises(ConfigurationError, match="did you mean 'batched'"):
+        make_engine("bacthed", dense, training_data(), how)
     with pytest.raises(ConfigurationError, match="needs a CPU and a plain stack"):
-        make_engine("threaded", other, training_data(), LocalTraining(), 0)
+        make_engine("threaded", other, training_data(), how)
+    with pytest.raises(ConfigurationError, match="needs a network made of layers"):
+        make_engine("batched", other, training_data(), how)
+    with pytest.raises(ConfigurationError, match="needs a GPU"):
+        make_engine("captured", other, training_data(), how)
+
+
+def test_the_old_name_of_the_batched_engine_is_known() -> None:
+    """Manifests of older runs have it, and resumed runs keep their engine."""
+    network = NETWORKS["mlp-relu"].network()
+    assert make_engine("stacked", network, training_data(), LocalTraining()).name == "batched"
+
+
+@dataclass(frozen=True)
+class WithAdam(LocalTraining):
+    """What a new local optimiser looks like before any fast engine knows it."""
+
+    optimiser: str = "sgd"
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_optimiser_that_an_engine_does_not_know_falls_to_the_reference(name: str) -> None:
+    network, data = NETWORKS[name].network(), training_data()
+    for device in ("cpu", "cuda"):
+        usual = choose_engine(network, LocalTraining(), device)
+        assert choose_engine(network, WithAdam(optimiser="sgd"), device) == usual
+        assert choose_engine(network, WithAdam(optimiser="adam"), device) == "sequential"
+    for engine in ENGINES.values():
+        for device in ("cpu", "cuda"):
+            reason = engine.supports(network, WithAdam(optimiser="adam"), device)
+            assert (reason is None) == (engine.name == "sequential")
+    assert make_engine("sequential", network, data, WithAdam(optimiser="adam"))
+    for fast in ("batched", "threaded"):
+        if choose_engine(network, LocalTraining(), "cpu") == fast:
+            with pytest.raises(ConfigurationError, match=r"does not know training\.optimiser"):
+                make_engine(fast, network, data, WithAdam(optimiser="adam"))
+
+
+OPTIMISERS = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "weight decay": {"weight_decay": 0.1},
+    "both": {"momentum": 0.5, "weight_decay": 0.1},
+}
+
+
+@pytest.mark.parametrize("proximal", [0.0, 0.3])
+@pytest.mark.parametrize("corrections", [False, True])
+@pytest.mark.parametrize("options", OPTIMISERS.values(), ids=OPTIMISERS.keys())
+@pytest.mark.parametrize("width", [8, 20])  # 20 x 20: wide enough for the dense path
+def test_every_engine_takes_the_steps_of_every_optimiser(
+    width: int, options: dict[str, float], corrections: bool, proximal: float
+) -> None:
+    network = make_network("mlp", (1, width, width), CLASSES, {"hidden": [9]})
+    data = training_data((1, width, width), (8, 13, 9, 7))
+    kind = replace(Kind.of(**options), corrections=corrections, proximal=proximal)
+    reference = trained_by("sequential", network, data, kind)
+    compared = [
+        name
+        for name, engine in ENGINES.items()
+        if engine.supports(network, kind.how, "cpu") is None
+    ]
+    assert compared == ["sequential", "threaded", "batched"]
+    for engine in compared:
+        assert_same(trained_by(engine, network, data, kind), reference, tolerance=1e-11)
+    plain = trained_by("sequential", network, data, KINDS["plain"])
+    if options or corrections or proximal:
+        assert float((plain.updates - reference.updates).abs().max()) > 1e-4
 
 
 @pytest.mark.parametrize("kind", [KINDS["plain"], KINDS["everything"]], ids=["plain", "everything"])
@@ -354,24 +448,25 @@ def test_threads_change_no_bit(kind: Kind) -> None:
     found = set()
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        engine = make_engine("threaded", network, data, kind.how, 5)
-        trained = engine.train(model, jobs_of(kind, 8, model), 3, kind.proximal)
+        engine = make_engine("threaded", network, data, kind.how)
+        trained = engine.train_orders(orders_of(kind, data, model))
         found.add(trained.updates.numpy().tobytes() + trained.losses.tobytes())
         assert torch.get_num_threads() == threads
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("model", ["mlp", f"{OWN}:gated", f"{OWN}:centred"])
+@pytest.mark.parametrize("model", ["mlp", "emnist-cnn"])
 def test_nobody_meets_points_of_others(model: str) -> None:
     """Not even as padding: one image that is not finite concerns whoever holds it."""
     network, data = make_network(model, (1, 8, 8), CLASSES, {}), training_data()
     first = next(c for c, points in enumerate(data.clients) if 0 in points)
     data.images[0] = torch.nan
     kind = replace(KINDS["plain"], how=LocalTraining(batch=4, epochs=2))
-    jobs = [Job(client) for client in range(len(data.clients)) if client != first]
+    others = [client for client in range(len(data.clients)) if client != first]
+    orders = data.orders(network.initial(1), others)
     ours, theirs = (
-        make_engine(name, network, data, kind.how, 5).train(network.initial(1), jobs, 3)
-        for name in ("stacked", "sequential")
+        make_engine(name, network, data, kind.how).train_orders(orders)
+        for name in ("batched", "sequential")
     )
     assert ours.updates.isfinite().all()
     assert_same(ours, theirs, tolerance=1e-4)
@@ -389,9 +484,9 @@ def test_pooling_gives_the_gradient_to_the_first_of_equal_pixels() -> None:
 
 def test_threaded_in_float32_is_equal_to_rounding() -> None:
     network, data = NETWORKS["emnist-cnn"].network(), training_data()
-    model, jobs = network.initial(1), [Job(client) for client in range(8)]
+    orders = data.orders(network.initial(1))
     ours, theirs = (
-        make_engine(name, network, data, KINDS["plain"].how, 5).train(model, jobs, 3)
+        make_engine(name, network, data, KINDS["plain"].how).train_orders(orders)
         for name in ("threaded", "sequential")
     )
     assert_same(ours, theirs, tolerance=1e-4)

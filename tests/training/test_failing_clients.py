@@ -1,4 +1,4 @@
-"""Where a client fails in local training, the error names it, whichever engine it is."""
+"""If a client fails in local training, the error names it, whichever engine it is."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from fedsteer.errors import ConfigurationError, TrainingFailed
-from fedsteer.training import Job, TrainingData, make_network
-from tests.training.made_data import CLASSES, training_data
+from fedsteer.training import make_network
+from fedsteer.training.engines.batched import BatchedEngine
+from tests.training.made_data import CLASSES, FederatedData, training_data
 from tests.training.test_engines import KINDS, NETWORKS, OWN, every_engine, trained_by
 
 
-def picky_data() -> TrainingData:
+def picky_data() -> FederatedData:
     data = training_data(sizes=(3, 4, 5, 6))
     data.images[int(data.clients[2][1])] = 9.0
     return data
 
 
-@pytest.mark.parametrize("engine", ["sequential", "stacked"])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
-def test_the_client_that_fails_is_named(engine: str, order: tuple[int, ...]) -> None:
+def test_the_client_that_fails_is_named(order: tuple[int, ...]) -> None:
     network = make_network(f"{OWN}:picky", (1, 8, 8), CLASSES, {})
-    jobs = [Job(client) for client in order]
     with pytest.raises(TrainingFailed, match=r"client 2 failed .*: a pixel is above 5"):
-        trained_by(engine, network, picky_data(), KINDS["plain"], jobs)
+        trained_by("sequential", network, picky_data(), KINDS["plain"], list(order))
 
 
 @every_engine
@@ -37,10 +37,23 @@ def test_a_label_that_cannot_be_names_its_client(engine: str) -> None:
         trained_by(engine, network, data, KINDS["plain"])
 
 
-def test_a_network_that_only_works_alone_says_so() -> None:
-    network = make_network(f"{OWN}:picky", (1, 8, 8), CLASSES, {})
-    with pytest.raises(TrainingFailed, match=r"none does alone.*run\.engine=sequential"):
-        trained_by("stacked", network, training_data(sizes=(3, 4)), KINDS["plain"])
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (ZeroDivisionError("divided"), r"none does alone: divided; run\.engine=sequential"),
+        (torch.OutOfMemoryError("CUDA out of memory"), r"3 clients at once.*fewer --jobs"),
+    ],
+)
+def test_what_only_fails_together_says_so(
+    problem: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(BatchedEngine, "_train", fail)
+    data = training_data(sizes=(3, 4, 5))
+    with pytest.raises(TrainingFailed, match=words):
+        trained_by("batched", NETWORKS["logistic"].network(), data, KINDS["plain"])
 
 
 @every_engine

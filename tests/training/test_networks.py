@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import Network, make_network
-from fedsteer.training.known import is_dense, known_layers
-from fedsteer.training.layers import Linear
+from fedsteer.training.layers.basic import Linear
+from fedsteer.training.layers.known import is_dense, known_layers
 from fedsteer.training.models import try_out
 
 OWN = "tests.training.own_networks"

@@ -24,8 +24,13 @@ from fedsteer.rules import make_rule
 from fedsteer.simulate.experiment import Experiment, Model, RunPlan
 from fedsteer.simulate.loop import Simulation
 from fedsteer.simulate.world import World, usable_cores
-from fedsteer.training import LocalTraining, TrainingData, choose_engine, make_engine
-from fedsteer.training.engines import choose_threads
+from fedsteer.training import (
+    LocalTraining,
+    TrainingData,
+    choose_engine,
+    choose_threads,
+    make_engine,
+)
 
 ENDLESS = 1_000_000_000
 
@@ -101,7 +106,7 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
     points = np.arange(len(labels))
     held = [points[work.own(client)] for client in range(workload.clients)]
     partition = partition_of(held, work.labels)
-    data = TrainingData(images, labels, partition.indices, workload.classes)
+    data = TrainingData(images, labels, workload.classes)
     odds = np.full(workload.clients, workload.cohort / workload.clients)
     few = work.own(0)
     world = World(
@@ -126,7 +131,7 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
         participation=Timetable(workload.clients, odds, work.cohorts),
         reported=odds,
         network=network,
-        engine=make_engine(choose_engine(network, device), network, data, training, 0),
+        engine=make_engine(choose_engine(network, training, device), network, data, training),
         threads=threads,
         test_images=images[few],
         test_labels=labels[few],

@@ -7,7 +7,6 @@ loop         the only round loop
 runner       one run on disk: records, checkpoints, resume, interruption
 compare      many runs, same draws for every rule
 cells        one of them: an entry under a seed, and its folder
-lockstep     many runs round by round together, so that their clients fill a GPU
 executors    where the runs take place: processes, one GPU, a Ray cluster
 sheet        a table or figure of the paper: several experiments beside the published figures
 settings     an experiment as a TOML file in which every setting says what it means

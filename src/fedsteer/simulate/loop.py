@@ -25,7 +25,7 @@ from fedsteer.simulate.happened import Happened
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import Arrays, pack_states, unpack_states
-from fedsteer.training import Job, Trained, evaluate
+from fedsteer.training import Order, Trained, evaluate
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class Asked:
     """What a round asks for, between its two halves."""
 
     requests: Requests
-    jobs: list[Job]
-    drawn: int  # the round whose participation and batches are drawn
-    proximal: float
+    orders: list[Order]
     training: bool
     began: float
 
@@ -80,7 +78,7 @@ class Simulation:
     def round(self) -> Happened:
         """One round."""
         asked = self.ask()
-        trained = self.world.engine.train(self.model, asked.jobs, asked.drawn, asked.proximal)
+        trained = self.world.engine.train_orders(asked.orders)
         return self.absorb(asked, trained)
 
     def ask(self) -> Asked:
@@ -94,8 +92,9 @@ class Simulation:
             raise ConfigurationError("the warm-up waits for a client that never takes part")
         available = self.world.participation.present(drawn).tolist()
         requests = self.rule.plan(self.state, self.number, available)
-        proximal = float(requests.shared.get("proximal", 0.0))
-        return Asked(requests, self._jobs(requests), drawn, proximal, training, began)
+        return Asked(
+            requests=requests, orders=self._orders(requests, drawn), training=training, began=began
+        )
 
     def absorb(self, asked: Asked, trained: Trained) -> Happened:
         """The second half: the rule steps, the model moves, everything is written down."""
@@ -157,18 +156,29 @@ class Simulation:
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
 
-    def _jobs(self, asked: Requests) -> list[Job]:
-        """Local training of everybody asked, under the rule's payload."""
+    def _orders(self, asked: Requests, drawn: int) -> list[Order]:
+        """What all clients asked are to do, with the rule's payload and the batches of `drawn`."""
         control = asked.shared.get("control")
-        jobs = []
+        proximal = float(asked.shared.get("proximal", 0.0))
+        orders = []
         for client in asked.everyone:
             own = asked.each.get(client, {})
             correction = None
             if control is not None:
                 mine = own.get("control")
                 correction = (control if mine is None else control - mine).to(self.model.dtype)
-            jobs.append(Job(int(client), own.get("start"), correction))
-        return jobs
+            orders.append(
+                Order(
+                    client=int(client),
+                    points=self.world.partition.indices[int(client)],
+                    seed=self.world.seed,
+                    round=drawn,
+                    start=own.get("start", self.model),
+                    correction=correction,
+                    proximal=proximal,
+                )
+            )
+        return orders
 
     def _answers(self, asked: Requests, trained: Trained) -> Round:
         clients = asked.everyone

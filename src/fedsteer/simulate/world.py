@@ -26,10 +26,10 @@ from fedsteer.training import (
     Network,
     TrainingData,
     choose_engine,
+    choose_threads,
     make_engine,
     make_network,
 )
-from fedsteer.training.engines import choose_threads
 from fedsteer.training.models import try_out
 
 Floats = NDArray[np.float64]
@@ -97,12 +97,11 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     kept = max(1, round(experiment.run.test_share * len(test_labels)))
     name, exact = experiment.run.engine, experiment.run.precision == "float32"
     engine = make_engine(
-        choose_engine(network, device, exact) if name == "auto" else name,
+        choose_engine(network, experiment.training, device, exact) if name == "auto" else name,
         network,
-        TrainingData(images, labels, partition.indices, dataset.classes),
+        TrainingData(images, labels, dataset.classes),
         experiment.training,
-        seed,
-        exact=exact,
+        exact,
     )
     return World(
         experiment=experiment,

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsteer.errors import TrainingFailed, first_line
-from fedsteer.training.direct import channels_last
-from fedsteer.training.known import is_dense, known_layers
+from fedsteer.training.layers.host import channels_last
+from fedsteer.training.layers.known import is_dense, known_layers
 from fedsteer.training.networks import Network
 
 Floats = NDArray[np.float64]

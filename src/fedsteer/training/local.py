@@ -3,15 +3,15 @@
     w <- w - rate v,   v <- momentum v + gradient
     gradient = grad of the loss + weight_decay w + proximal (w - w_start) + correction
 
-`proximal` (FedProx) and `correction` (SCAFFOLD's c - c_i) come with what the rule asks for. All
-engines use the schedule and the step below, so they can only differ in how gradients are taken.
+`proximal` (FedProx) and `correction` (SCAFFOLD's c - c_i) come with a client's order. Every engine
+uses the schedule and the step below, so engines differ only in how they take gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import check_options, option
-from fedsteer.training.networks import Network
 
 AUGMENTATIONS = ("none", "crop-flip")
 
@@ -33,8 +32,8 @@ class LocalTraining:
     epochs: int = option(5, "over the client's points, per round", low=1)
     batch: int = option(64, "points a step; 0: all at once", low=0)
     rate: float = option(0.1, "eta: learning rate of the clients", above=0)
-    momentum: float = option(0.0, "of local steps; begins anew every round", low=0, below=1)
-    weight_decay: float = option(0.0, "times the weights is added to gradients", low=0)
+    momentum: float = option(0.0, "of local steps; starts anew every round", low=0, below=1)
+    weight_decay: float = option(0.0, "times the weights, added to gradients", low=0)
     mask_absent_labels: bool = option(False, "logits of labels the client lacks are set to 0")
     augment: str = option("none", "or crop-flip", choices=AUGMENTATIONS)
     shuffle: bool = option(True, "a new order every epoch; false: in the order they are stored")
@@ -42,14 +41,27 @@ class LocalTraining:
     def __post_init__(self) -> None:
         check_options(self, "training.")
 
+    def beyond(self, known: Collection[str]) -> list[str]:
+        """Options that are set although they are not among the known ones."""
+        return [
+            field.name
+            for field in fields(self)
+            if field.name not in known and getattr(self, field.name) != field.default
+        ]
+
+
+PLAIN_SGD = frozenset({"epochs", "batch", "rate", "shuffle", "augment", "mask_absent_labels"})
+"""Options under which a step is w <- w - rate gradient."""
+SGD = PLAIN_SGD | {"momentum", "weight_decay"}
+"""Options that `descend` knows. A new option belongs here once every fast engine honours it."""
+
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Everybody's points: one tensor for all, index arrays per client."""
+    """The points of all clients; an order says which of them are the client's own."""
 
     images: Tensor  # (n, C, H, W) float32
     labels: Tensor  # (n,) int64
-    clients: Sequence[NDArray[np.int64]]  # indices of each client's points
     classes: int
 
     def label_mask(self, points: NDArray[np.int64]) -> Tensor:
@@ -59,93 +71,129 @@ class TrainingData:
         return mask
 
 
-class Job(NamedTuple):
-    """One client's order for a round."""
+@dataclass(frozen=True, eq=False)
+class Order:
+    """What one client is to do in one round.
+
+    It carries everything that is the client's own, so an engine can train clients of several
+    simulations at once if these share network, images and options.
+    """
 
     client: int
-    start: Tensor | None = None  # (d,) the model it starts from, where not the global one
+    points: NDArray[np.int64]  # indices of its images
+    seed: int  # seed, round and client key the random draws
+    round: int
+    start: Tensor  # (d,) the model it starts from
     correction: Tensor | None = None  # (d,) added to every gradient
+    proximal: float = 0.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is added to the gradient of the loss."""
+        return self.correction is None and not self.proximal
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What came back."""
+    """What came back, one row per order."""
 
     updates: Tensor  # (m, d) start - end
     steps: NDArray[np.int64]  # (m,) local steps taken
     losses: NDArray[np.float64]  # (m,) mean training loss over the steps
 
-
-def joined(parts: Sequence[Trained]) -> Trained:
-    """The clients of all parts, in order."""
-    return Trained(
-        torch.cat([part.updates for part in parts]),
-        np.concatenate([part.steps for part in parts]),
-        np.concatenate([part.losses for part in parts]),
-    )
-
-
-@dataclass(eq=False)
-class Trainer:
-    """What every engine is given."""
-
-    network: Network
-    data: TrainingData
-    how: LocalTraining
-    seed: int
-    exact: bool = field(default=True, kw_only=True)  # False: shorter numbers will do on a GPU
+    def part(self, rows: slice) -> Trained:
+        """Some of the rows."""
+        return Trained(self.updates[rows], self.steps[rows], self.losses[rows])
 
 
 def schedule(
-    how: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
+    options: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
 
-    Epoch after epoch, no point is ever dropped; a row shorter than the widest is filled with
-    the first.
+    No point is dropped in any epoch; a row shorter than the widest is padded with the first point.
     """
     count = len(points)
     if not count:
         raise ConfigurationError(f"client {client} has no data")
-    if how.batch == 0 or how.batch >= count:  # every batch is everything: no order to draw
-        return np.tile(points, (how.epochs, 1)), np.full(how.epochs, count)
-    draw = generator(seed, "batches", round=round, client=client) if how.shuffle else None
-    rows = -(-count // how.batch)
-    table = np.full((how.epochs, rows * how.batch), points[0], np.int64)
+    if options.batch == 0 or options.batch >= count:  # one batch of everything: nothing to draw
+        return np.tile(points, (options.epochs, 1)), np.full(options.epochs, count)
+    draw = generator(seed, "batches", round=round, client=client) if options.shuffle else None
+    rows = -(-count // options.batch)
+    table = np.full((options.epochs, rows * options.batch), points[0], np.int64)
     for epoch in table:
         epoch[:count] = points if draw is None else draw.permutation(points)
-    sizes = np.full(rows, how.batch)
-    sizes[-1] = count - (rows - 1) * how.batch
-    return table.reshape(-1, how.batch), np.tile(sizes, how.epochs)
+    sizes = np.full(rows, options.batch)
+    sizes[-1] = count - (rows - 1) * options.batch
+    return table.reshape(-1, options.batch), np.tile(sizes, options.epochs)
 
 
 def batches(
-    how: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
+    options: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
 ) -> list[NDArray[np.int64]]:
-    """The same, one array a step."""
-    table, sizes = schedule(how, points, seed, round, client)
+    """The same, one array per step."""
+    table, sizes = schedule(options, points, seed, round, client)
     return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 
 def descend(
-    how: LocalTraining,
+    options: LocalTraining,
     weights: Tensor,
     gradient: Tensor,
     velocity: Tensor | None,
     pull: tuple[float | Tensor, Tensor] | None,
     correction: Tensor | None,
 ) -> None:
-    """One SGD step in place; works on (d,) and on stacked (clients, d) alike."""
-    if how.weight_decay:
-        gradient.add_(weights, alpha=how.weight_decay)
+    """One SGD step in place, for (d,) and for stacked (clients, d) alike."""
+    if options.weight_decay:
+        gradient.add_(weights, alpha=options.weight_decay)
     if pull is not None:
         gradient.add_((weights - pull[1]) * pull[0])
     if correction is not None:
         gradient.add_(correction)
     if velocity is not None:
-        velocity.mul_(how.momentum).add_(gradient)
+        velocity.mul_(options.momentum).add_(gradient)
         gradient = velocity
-    weights.add_(gradient, alpha=-how.rate)
+    weights.add_(gradient, alpha=-options.rate)
+
+
+class LocalRun:
+    """One client on its way through an order, for engines that take a client by itself."""
+
+    def __init__(
+        self,
+        data: TrainingData,
+        options: LocalTraining,
+        order: Order,
+        weights: Tensor | None = None,
+    ) -> None:
+        """`weights` is memory for the model, if there is some already."""
+        self.data, self.options, self.order = data, options, order
+        self.weights = order.start.clone() if weights is None else weights.copy_(order.start)
+        self.velocity = torch.zeros_like(order.start) if options.momentum else None
+        self.mask = data.label_mask(order.points) if options.mask_absent_labels else None
+        self.pull = (order.proximal, order.start) if order.proximal else None
+        own = batches(options, order.points, order.seed, order.round, order.client)
+        self.sizes = [len(batch) for batch in own]
+        joined = torch.as_tensor(np.concatenate(own), device=data.images.device)
+        self.points = joined.split(self.sizes)  # of every batch
+        self.draw = generator(order.seed, "augment", round=order.round, client=order.client)
+
+    def images(self, step: int) -> Tensor:
+        """The images of a batch; call it once per step, in order."""
+        images = self.data.images.index_select(0, self.points[step])
+        return augmented(images, self.draw) if self.options.augment == "crop-flip" else images
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels, step by step."""
+        for step, points in enumerate(self.points):
+            yield self.images(step), self.data.labels[points]
+
+    def descend(self, gradient: Tensor) -> None:
+        """One step; `gradient` is used up."""
+        descend(
+            self.options, self.weights, gradient, self.velocity, self.pull, self.order.correction
+        )
 
 
 def augmented(images: Tensor, draw: np.random.Generator) -> Tensor:

@@ -16,7 +16,7 @@ from fedsteer.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Parameter:
-    """Where one parameter tensor lies in the flat vector."""
+    """Where one parameter tensor is in the flat vector."""
 
     name: str
     shape: torch.Size
@@ -25,11 +25,11 @@ class Parameter:
 
 
 class Network:
-    """A module whose parameters are handed in as one (d,) vector, views of it all the way."""
+    """A module whose parameters are passed in as one (d,) vector and used as views of it."""
 
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
         self.factory = factory
-        self.module = self._build(0).train()  # whatever it was made as
+        self.module = self._build(0).train()
         if any(True for _ in self.module.buffers()):
             name = next(name for name, _ in self.module.named_buffers())
             raise ConfigurationError(
@@ -74,6 +74,23 @@ class Network:
             yield
         finally:
             self.module.train()
+
+    def filter_order(
+        self, axes: tuple[int, int, int, int], device: torch.device
+    ) -> tuple[Tensor, Tensor]:
+        """Indices that permute the axes (out, in, row, column) of all filters, and back again.
+
+        `flat[there]` has permuted filters, and `flat[there][back]` is `flat`.
+        """
+        places = torch.arange(self.dim, device=device)
+        parts = []
+        for parameter in self.parameters:
+            part = places[parameter.start : parameter.end].view(parameter.shape)
+            parts.append((part.permute(axes) if part.ndim == 4 else part).reshape(-1))
+        there = torch.cat(parts)
+        back = torch.empty_like(there)
+        back[there] = places
+        return there, back
 
     def _build(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -1,7 +1,12 @@
-"""Runs on one GPU: cells of the same kind of work together, as many at once as memory holds.
+"""Runs on one GPU round by round together, so that their clients are trained at once.
 
-Rules and records are the work of a CPU core, while the GPU waits. With several `jobs` the cells are
-shared out to that many processes by seed, and one trains while the others do their sums.
+Ten clients of one run leave a GPU idle; ten clients each of a hundred runs do not. Runs may differ
+in rule, seed, partition and participation; network, images and local training must be the same.
+Every run keeps its own records and checkpoints, as if it had been alone. As many runs go together
+as memory holds.
+
+Rules and records are the work of a CPU core, during which the GPU waits. With several `jobs`, the
+cells are split among that many processes by seed, and one trains while the others do their sums.
 """
 
 from __future__ import annotations
@@ -11,15 +16,19 @@ from functools import partial
 
 import torch
 
+from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.simulate.cells import Cell, Report
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.lockstep import alike, batches_that_fit, run_together
-from fedsteer.simulate.runner import OpenRun, Progress
+from fedsteer.simulate.loop import Simulation
+from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
 from fedsteer.simulate.world import build_world
-from fedsteer.training.orders import Together
+from fedsteer.training import Engine
 
 ROOM = 0.8
 """Share of the free memory that states may fill."""
+
+Watch = Callable[[int, Progress], None]
+"""Called with the place of a run and its progress."""
 
 
 def run_in_lockstep(
@@ -47,19 +56,103 @@ def run_in_lockstep(
             tell(cell, None)
 
 
-def takes_orders(experiment: Experiment) -> bool:
-    """Whether the engine of these runs can train clients of several together."""
-    return isinstance(build_world(experiment, 0).engine, Together)
+def joins_runs(experiment: Experiment) -> bool:
+    """Whether the engine of these runs gains from clients of several runs at once."""
+    return build_world(experiment, 0).engine.joins_runs
 
 
 def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:
-    """Places of the cells for every process: whole seeds, in turn, and none without any."""
+    """Places of the cells for every process: whole seeds, in turn; empty shares are left out."""
     worlds: dict[tuple[str, int], int] = {}
     found: list[list[int]] = [[] for _ in range(jobs)]
     for place, cell in enumerate(cells):
         world = worlds.setdefault((cell.experiment.name, cell.seed), len(worlds))
         found[world % jobs].append(place)
     return [share for share in found if share]
+
+
+def run_together(
+    runs: Sequence[OpenRun], watch: Watch | None = None, stop: Callable[[], bool] | None = None
+) -> None:
+    """All open runs to their end; `Interrupted` after a clean stop, which `stop` can ask for."""
+    open_runs = {place: run for place, run in enumerate(runs) if run.simulation is not None}
+    if not open_runs:
+        return
+    try:
+        engine = _shared_engine([_simulation(run) for run in open_runs.values()])
+        with polite() as stopping:
+            while open_runs:
+                _one_round(engine, open_runs, watch)
+                for place in [p for p, run in open_runs.items() if _simulation(run).finished]:
+                    open_runs.pop(place).finish()
+                if (stopping() or (stop is not None and stop())) and open_runs:
+                    for run in open_runs.values():
+                        run.save()
+                    raise Interrupted
+    finally:
+        for run in open_runs.values():
+            run.close()
+
+
+def alike(one: Experiment, other: Experiment) -> bool:
+    """Whether clients of the two do the same kind of work."""
+
+    def kind(experiment: Experiment) -> tuple[object, ...]:
+        run = experiment.run
+        work = (experiment.data, experiment.model, experiment.training)
+        return *work, run.device, run.precision
+
+    return kind(one) == kind(other)
+
+
+def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
+    """How many of `count` runs to take at once if each may hold an update of every client.
+
+    If not all fit, they are taken in batches of about equal size.
+    """
+    most = max(1, room // (4 * dim * (clients + 8)))
+    batches = -(-count // most)
+    return max(1, -(-count // max(1, batches)))
+
+
+def _one_round(engine: Engine, runs: dict[int, OpenRun], watch: Watch | None) -> None:
+    asked = {place: _simulation(run).ask() for place, run in runs.items()}
+    trained = engine.train_orders([order for one in asked.values() for order in one.orders])
+    first = 0
+    for place, run in list(runs.items()):
+        last = first + len(asked[place].orders)
+        part = trained.part(slice(first, last))
+        first = last
+        try:
+            happened = _simulation(run).absorb(asked[place], part)
+        except RoundRefused as error:  # one run that diverges must not cost the others
+            runs.pop(place).fail(error)
+            continue
+        run.keep(happened)
+        if watch is not None:
+            watch(place, run.progress(happened))
+
+
+def _shared_engine(simulations: Sequence[Simulation]) -> Engine:
+    """Any of their engines, if all of them do the same kind of work."""
+    first = simulations[0].world
+    for simulation in simulations:
+        world = simulation.world
+        if not world.engine.joins_runs:
+            raise ConfigurationError("lock-step needs run.engine=batched or captured")
+        if not alike(world.experiment, first.experiment):
+            raise ConfigurationError("runs in lock-step must share data, model and training")
+        if world.engine.name != first.engine.name:
+            raise ConfigurationError(
+                f"some of these runs began with the engine {world.engine.name!r}, others with "
+                f"{first.engine.name!r}: --set run.engine= chooses one for all that are new"
+            )
+    return first.engine
+
+
+def _simulation(run: OpenRun) -> Simulation:
+    assert run.simulation is not None
+    return run.simulation
 
 
 def _tell_place(tell: Report, part: Sequence[Cell], place: int, progress: Progress) -> None:

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedsteer.training.normalisation import Normal
+    from fedsteer.training.layers.normalisation import Normal
 
 ROWS, TURNS = 32, 8  # pixels at a time, and how often a program of the elementwise kernels repeats
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
 
-KERNELS = "fedsteer.training.normalisation_kernels"
+KERNELS = "fedsteer.training.layers.normalisation_kernels"
 
 
 @dataclass(frozen=True)

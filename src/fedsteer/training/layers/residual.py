@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from fedsteer.training.layers import Convolution, Sink, Weights
-from fedsteer.training.normalisation import Normal, normalise, normalise_back
+from fedsteer.training.layers.basic import Convolution, Sink, Weights
+from fedsteer.training.layers.normalisation import Normal, normalise, normalise_back
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.language.extra import libdevice
 
 if TYPE_CHECKING:
-    from fedsteer.training.convolution import Window
+    from fedsteer.training.layers.convolution import Window
 
 ACTIVATIONS = {"": 0, "relu": 1, "tanh": 2}
 MANY_CHANNELS = 64

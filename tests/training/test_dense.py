@@ -1,4 +1,4 @@
-"""Wide dense networks trained through their clients' points equal the plain engine."""
+"""Wide dense networks trained through their clients' own points: equal to the reference."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer.training import Job, LocalTraining, Network, TrainingData, make_engine, make_network
-from fedsteer.training.engines import choose_threads
-from fedsteer.training.known import known_layers
-from fedsteer.training.pointwise import Pointwise, is_wide
-from fedsteer.training.products import Products
-from fedsteer.training.stacked import Stacked
+from fedsteer.training import (
+    LocalTraining,
+    Network,
+    TrainingData,
+    choose_threads,
+    make_engine,
+    make_network,
+)
+from fedsteer.training.engines.batched import BatchedEngine
+from fedsteer.training.engines.dense import DenseTrainer, GramMatrices, is_wide
+from fedsteer.training.layers.known import known_layers
 from tests.training.made_data import CLASSES, training_data
-from tests.training.test_engines import KINDS, Kind, assert_same, jobs_of, trained_by
+from tests.training.test_engines import KINDS, Kind, assert_same, orders_of, trained_by
 
 SHAPE = (1, 20, 20)
 NETWORKS = {
@@ -33,22 +38,21 @@ def network(name: str = "two hidden", shape: tuple[int, int, int] = SHAPE) -> Ne
     return make_network(model, shape, CLASSES, dict(options))
 
 
-def stacked(data: TrainingData, how: LocalTraining, seed: int = 5) -> Stacked:
-    made = make_engine("stacked", network(), data, how, seed)
-    assert isinstance(made, Stacked)
+def batched(data: TrainingData, how: LocalTraining) -> BatchedEngine:
+    made = make_engine("batched", network(), data, how)
+    assert isinstance(made, BatchedEngine)
     return made
 
 
-def pointwise(engine: Stacked) -> Pointwise:
-    assert engine.pointwise is not None
-    return engine.pointwise
+def dense(engine: BatchedEngine) -> DenseTrainer:
+    assert engine.dense is not None
+    return engine.dense
 
 
 def is_suited(sizes: tuple[int, ...], kind: Kind) -> bool:
     data = training_data(SHAPE, sizes)
-    engine, model = stacked(data, kind.how), network().initial(1)
-    jobs = jobs_of(kind, len(sizes), model)
-    return pointwise(engine).suits(engine.orders(model, jobs, 3, kind.proximal))
+    orders = orders_of(kind, data, network().initial(1))
+    return dense(batched(data, kind.how)).suits(orders)
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES.keys())
@@ -56,7 +60,7 @@ def is_suited(sizes: tuple[int, ...], kind: Kind) -> bool:
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 def test_equal_to_sequential(sizes: tuple[int, ...], name: str, kind: Kind) -> None:
     data = training_data(SHAPE, sizes)
-    ours = trained_by("stacked", network(name), data, kind)
+    ours = trained_by("batched", network(name), data, kind)
     assert_same(ours, trained_by("sequential", network(name), data, kind), tolerance=1e-11)
 
 
@@ -74,51 +78,45 @@ STORED = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("kind", STORED.values(), ids=STORED.keys())
 def test_batches_in_stored_order(sizes: tuple[int, ...], name: str, kind: Kind) -> None:
-    """Where a batch is a slice of the points, and not all clients have as many batches."""
+    """A batch is a slice of the points then, and not all clients have as many batches."""
     data = training_data(SHAPE, sizes)
-    ours = trained_by("stacked", network(name), data, kind)
+    ours = trained_by("batched", network(name), data, kind)
     assert_same(ours, trained_by("sequential", network(name), data, kind), tolerance=1e-11)
 
 
 def test_a_client_counts_only_its_own_steps() -> None:
     data, how = training_data(SHAPE, (13, 8, 5)), KINDS["plain"].how  # 2 epochs of batches of 8
-    trained = stacked(data, how).train(network().initial(1), [Job(c) for c in range(3)], 1)
+    trained = batched(data, how).train_orders(data.orders(network().initial(1)))
     assert trained.steps.tolist() == [4, 2, 2]
 
 
-def test_who_was_not_here_for_longest_goes_first() -> None:
+def test_the_matrix_used_least_recently_goes_first() -> None:
     clients = [np.arange(first, first + 3) for first in (0, 3, 6)]
     images = torch.rand((9, 5))
-    products = Products(room=2 * 9)
-
-    def ask(which: int) -> None:
-        found = torch.empty((1, 3, 3))
-        products.of([clients[which]], images[clients[which]].unsqueeze(0), found)
-        torch.testing.assert_close(found[0], images[clients[which]] @ images[clients[which]].T + 1)
-
+    grams = GramMatrices(most=2 * 9)
     for which in (0, 1, 0, 2):
-        ask(which)
-    assert [points[0] for points in products._points] == [0, 6]
-    assert products.numbers == 18
+        own = images[clients[which]]
+        torch.testing.assert_close(grams.of(clients[which], own), own @ own.T + 1)
+    assert [points[0] for points, _ in grams._kept.values()] == [0, 6]
+    assert grams.numbers == 18
 
 
 @pytest.mark.parametrize("room", [0, 40, 100, 1000])
-def test_products_of_any_clients_in_any_order(room: int) -> None:
+def test_matrices_of_any_clients_in_any_order(room: int) -> None:
     """Of few and many, alike and not, for the first time, again, or twice at once."""
     images, draw = torch.rand((60, 5)), np.random.default_rng(room)
     clients = [np.sort(draw.choice(60, size, replace=False)) for size in (3, 3, 3, 5, 4, 5, 2)]
-    products = Products(room)
+    grams = GramMatrices(most=room)
     for _ in range(200):
         cohort = [clients[i] for i in draw.choice(7, draw.integers(1, 8))]
         most = max(map(len, cohort))
         filled = torch.stack([images[np.resize(points, most)] for points in cohort])
-        found = torch.full((len(cohort), most, most), np.nan)
-        products.of(cohort, filled, found)
+        found = grams.stacked(cohort, filled)
         for points, ours in zip(cohort, found, strict=True):
             expected = torch.zeros((most, most))
             expected[: len(points), : len(points)] = images[points] @ images[points].T + 1
             torch.testing.assert_close(ours, expected)
-        assert products.numbers <= room
+        assert grams.numbers <= room
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -163,8 +161,8 @@ def test_threads_change_no_bit(clients: int, hidden: int, points: int, kind: str
     try:
         for threads in (1, 2, 3, 4):
             torch.set_num_threads(threads)
-            engine = make_engine("stacked", wide, data, KINDS[kind].how, 5)
-            trained = engine.train(model, [Job(client) for client in range(clients)], 3)
+            engine = make_engine("batched", wide, data, KINDS[kind].how)
+            trained = engine.train_orders(data.orders(model))
             found.add(bits(trained))
             assert torch.get_num_threads() == threads
     finally:
@@ -175,10 +173,10 @@ def test_threads_change_no_bit(clients: int, hidden: int, points: int, kind: str
 def test_losses_of_a_run_that_diverges_are_those_of_other_engines() -> None:
     """Times a rate that large they do not fit into four bytes."""
     data, how = training_data(SHAPE, SIZES["equal"]), LocalTraining(rate=1e25, epochs=1, batch=4)
-    plain, jobs = network("logistic"), [Job(client) for client in range(4)]
+    plain = network("logistic")
     ours, theirs = (
-        make_engine(name, plain, data, how, 5).train(plain.initial(1), jobs, 2)
-        for name in ("stacked", "sequential")
+        make_engine(name, plain, data, how).train_orders(data.orders(plain.initial(1)))
+        for name in ("batched", "sequential")
     )
     assert np.isfinite(theirs.losses).all() and theirs.losses.max() > 1e20
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-2)
@@ -186,64 +184,64 @@ def test_losses_of_a_run_that_diverges_are_those_of_other_engines() -> None:
 
 def test_a_model_may_lie_anywhere_in_memory() -> None:
     data, kind = training_data(SHAPE, SIZES["equal"]), KINDS["plain"]
-    model, jobs = network().initial(1), [Job(client) for client in range(4)]
+    model = network().initial(1)
     behind = torch.cat([torch.ones(5), model])[5:]
     strided = torch.stack([model, torch.ones_like(model)], dim=1)[:, 0]
-    found = {bits(stacked(data, kind.how).train(m, jobs, 2)) for m in (model, behind, strided)}
+    found = {
+        bits(batched(data, kind.how).train_orders(data.orders(start)))
+        for start in (model, behind, strided)
+    }
     assert len(found) == 1
 
 
 def test_what_is_kept_changes_no_bit() -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
-    model, used = network().initial(1), stacked(data, kind.how)
-    jobs = [Job(client) for client in range(6)]
-    used.train(model, jobs[2:5], 1)
-    fresh = stacked(data, kind.how)
-    assert bits(used.train(model, jobs, 2)) == bits(fresh.train(model, jobs, 2))
+    model, used = network().initial(1), batched(data, kind.how)
+    used.train_orders(data.orders(model, (2, 3, 4), round=1))
+    fresh, orders = batched(data, kind.how), data.orders(model)
+    assert bits(used.train_orders(orders)) == bits(fresh.train_orders(orders))
 
 
 def test_orders_of_other_simulations_have_points_of_their_own() -> None:
     """Client 0 of one seed is not client 0 of another."""
     data, kind = training_data(SHAPE, (9, 9)), KINDS["plain"]
     other = replace(data, clients=data.clients[::-1])
-    model, engine = network().initial(1), stacked(data, kind.how)
-    theirs = stacked(other, kind.how, seed=6)
-    orders = engine.orders(model, [Job(0), Job(1)], 2) + theirs.orders(model, [Job(0)], 2)
-    together = engine.carry_out(orders, model)
-    alone = theirs.train(model, [Job(0)], 2)
+    model = network().initial(1)
+    theirs = other.orders(model, [0], seed=6)
+    together = batched(data, kind.how).train_orders(data.orders(model) + theirs)
+    alone = batched(other, kind.how).train_orders(theirs)
     torch.testing.assert_close(together.updates[2:], alone.updates, rtol=1e-4, atol=1e-6)
 
 
 def test_what_is_kept_stays_below_half_of_the_images() -> None:
     data, kind = training_data(SHAPE, (40, 40, 40)), KINDS["plain"]
-    engine, model = stacked(data, kind.how), network().initial(1)
+    engine, model = batched(data, kind.how), network().initial(1)
     draw = np.random.default_rng(0)
     for _ in range(30):
         clients = [draw.permutation(120)[:40] for _ in range(3)]
-        engine.data = replace(data, clients=clients)
-        engine.train(model, [Job(client) for client in range(3)], 1)
-        assert pointwise(engine).products.numbers <= data.images.numel() // 2
+        engine.train_orders(replace(data, clients=clients).orders(model))
+        assert dense(engine).grams.numbers <= data.images.numel() // 2
 
 
 def test_a_single_step_needs_no_products() -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), Kind.of(batch=0, epochs=1)
-    engine = stacked(data, kind.how)
-    engine.train(network().initial(1), [Job(client) for client in range(6)], 3)
-    assert pointwise(engine).products.numbers == 0
-    ours = trained_by("stacked", network(), data, kind)
+    engine = batched(data, kind.how)
+    engine.train_orders(data.orders(network().initial(1)))
+    assert dense(engine).grams.numbers == 0
+    ours = trained_by("batched", network(), data, kind)
     assert_same(ours, trained_by("sequential", network(), data, kind), tolerance=1e-11)
 
 
 def test_many_clients_are_trained_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
-    whole = trained_by("stacked", network(), data, kind)
-    monkeypatch.setattr("fedsteer.training.pointwise.TOGETHER", 12_000)
-    assert_same(trained_by("stacked", network(), data, kind), whole, tolerance=1e-11)
+    whole = trained_by("batched", network(), data, kind)
+    monkeypatch.setattr("fedsteer.training.engines.dense.trainer.MOST_NUMBERS", 12_000)
+    assert_same(trained_by("batched", network(), data, kind), whole, tolerance=1e-11)
 
 
 def test_a_client_that_diverges_does_not_touch_the_others() -> None:
     data = training_data(SHAPE, (9, 13, 8))
     data.images[data.clients[1]] = torch.inf
     how = KINDS["plain"].how
-    trained = stacked(data, how).train(network().initial(1), [Job(c) for c in range(3)], 1)
+    trained = batched(data, how).train_orders(data.orders(network().initial(1)))
     assert torch.isfinite(trained.updates).all(dim=1).tolist() == [True, False, True]

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from fedsteer.gpu import kernels_beside
 
-KERNELS = "fedsteer.training.convolution_kernels"
+KERNELS = "fedsteer.training.layers.convolution_kernels"
 # Found once: a call is short.
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_into = torch.ops.aten.threshold_backward.grad_input

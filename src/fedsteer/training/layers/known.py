@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import nn
 
-from fedsteer.training.convolution import Window
-from fedsteer.training.layers import Convolution, Flatten, Layer, Linear
+from fedsteer.training.layers.basic import Convolution, Flatten, Layer, Linear
+from fedsteer.training.layers.convolution import Window
+from fedsteer.training.layers.residual import Block, Mean, Norm
 from fedsteer.training.models import PreActBlock
 from fedsteer.training.networks import Network
-from fedsteer.training.residual import Block, Mean, Norm
 
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 

@@ -1,80 +1,85 @@
 """Large networks on a GPU: steps captured as CUDA graphs, several clients on streams side by side.
 
-A client of a large network keeps a GPU busy only while its big layers run; the small ones and the
-launching of some hundred kernels leave it idle. So the gradient of one batch (any network, by
-autograd, images and filters with channels last) is captured once per batch size, replaying it costs
+A client of a large network keeps a GPU busy only while its big layers run; the small ones, and the
+launching of some hundred kernels, leave it idle. So the gradient of one batch (any network, by
+autograd, images and filters with channels last) is captured once per batch size. Replaying it costs
 one launch, and `SLOTS` clients at a time run side by side on streams of their own.
 
 A slot keeps its weights in float32. Unless `exact`, the network computes on a bfloat16 copy of it,
-made by one cast, and the SGD step adds the bfloat16 gradient to the float32 weights. Filters lie in
-the slot as (out, row, column, in), which is how the convolutions want them; they are put in that
-order when a client begins and back when it ends.
+made by one cast, and the SGD step adds the bfloat16 gradient to the float32 weights. Filters in
+the slot are (out, row, column, in), which is how the convolutions want them; they are permuted when
+a client starts and back when it ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn import functional as F
 
-from fedsteer.draws import generator
 from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
-from fedsteer.training.arrangement import filter_order
-from fedsteer.training.local import (
-    LocalTraining,
-    Trained,
-    TrainingData,
-    augmented,
-    batches,
-    descend,
-)
+from fedsteer.training.engines.base import Engine
+from fedsteer.training.engines.sequential import naming_by_reference
+from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, TrainingData, batches
+from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
-from fedsteer.training.orders import Order, Together
 
 SLOTS = 4
 WARM_UP = 3
-"""Steps before a capture: libraries choose their kernels and take their workspace in these."""
+"""Steps before a capture, in which libraries choose their kernels and take their workspace."""
 
 
-@dataclass(eq=False)
-class Captured(Together):
-    """Train clients on `count` streams, their steps replayed from captured graphs."""
+class CapturedEngine(Engine):
+    """Trains clients on `SLOTS` streams, their steps replayed from captured graphs."""
 
-    name: ClassVar[str] = "captured"
-    count: int = SLOTS
-    slots: list[Slot] = field(default_factory=list)  # made when first needed: they hold memory
+    name = "captured"
+    joins_runs = True
 
-    def carry_out(self, orders: Sequence[Order], like: Tensor) -> Trained:
-        """Train all orders; `like` gives type and device where there are none."""
-        updates = like.new_empty((len(orders), self.network.dim))
-        losses = like.new_zeros(len(orders))
-        schedules = [batches(self.how, o.points, o.seed, o.round, o.client) for o in orders]
-        steps = np.array([len(schedule) for schedule in schedules], np.int64)
+    def __init__(
+        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
+    ) -> None:
+        super().__init__(network, data, options, exact)
+        self.slots: list[Slot] = []  # made when first needed, because they hold memory
+
+    @classmethod
+    def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
+        """Any network, on a GPU."""
+        return "it needs a GPU" if device == "cpu" else super().supports(network, options, device)
+
+    def train_orders(self, orders: Sequence[Order]) -> Trained:
+        with naming_by_reference(self, orders):
+            return self._train(orders)
+
+    def _train(self, orders: Sequence[Order]) -> Trained:
+        updates = self.no_updates(len(orders))
+        losses = updates.new_zeros(len(orders))
+        sizes = [
+            [len(b) for b in batches(self.options, o.points, o.seed, o.round, o.client)]
+            for o in orders
+        ]
+        steps = np.array([len(own) for own in sizes], np.int64)
         if not orders:
             return Trained(updates, steps, np.zeros(0))
         if not self.slots:
             self.slots = [
-                Slot(self.network, self.data, self.how, self.exact) for _ in range(self.count)
+                Slot(self.network, self.data, self.options, self.exact) for _ in range(SLOTS)
             ]
         with precision(self.exact, self.data.images):
             # Graphs are captured before anything runs: a capture must be alone on the device.
-            for size in sorted({len(batch) for schedule in schedules for batch in schedule}):
+            for size in sorted({size for own in sizes for size in own}):
                 for slot in self.slots:
                     slot.capture(size)
-            queues = _longest_first(steps, len(self.slots))
             work = [
-                slot.clients([(orders[i], schedules[i], updates[i], losses[i]) for i in queue])
-                for slot, queue in zip(self.slots, queues, strict=True)
+                slot.clients([(orders[i], updates[i], losses[i]) for i in queue])
+                for slot, queue in zip(self.slots, _queues(steps, len(self.slots)), strict=True)
             ]
-            here = torch.cuda.current_stream(like.device)
+            here = torch.cuda.current_stream(updates.device)
             for slot in self.slots:
                 slot.stream.wait_stream(here)
             while work:
@@ -93,21 +98,21 @@ class Graph:
     labels: Tensor
 
 
-Task = tuple[Order, list[NDArray[np.int64]], Tensor, Tensor]
-"""An order, its batches, and where its update and loss go."""
+Task = tuple[Order, Tensor, Tensor]
+"""An order, and where its update and its loss go."""
 
 
 class Slot:
     """The buffers and graphs of one client at a time, on a stream of its own."""
 
     def __init__(
-        self, network: Network, data: TrainingData, how: LocalTraining, exact: bool
+        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool
     ) -> None:
-        self.network, self.data, self.how = network, data, how
+        self.network, self.data, self.options = network, data, options
         device = data.images.device
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
-        self.own, self.usual = filter_order(network, (0, 2, 3, 1), device)
+        self.own, self.usual = network.filter_order((0, 2, 3, 1), device)
         self.weights = torch.zeros(network.dim, device=device)
         kind = torch.float32 if exact else torch.bfloat16
         self.low = self.weights if exact else torch.zeros(network.dim, dtype=kind, device=device)
@@ -119,39 +124,38 @@ class Slot:
         self.graphs: dict[int, Graph] = {}
 
     def clients(self, tasks: Sequence[Task]) -> Iterator[bool]:
-        """Work through the tasks; gives way after every step it has launched."""
-        for order, schedule, update, loss in tasks:
+        """Work through the tasks; yields after every step it has launched."""
+        for order, update, loss in tasks:
             with torch.cuda.stream(self.stream):
-                start = order.start[self.own]
-                correction = None if order.correction is None else order.correction[self.own]
-                pull = (order.proximal, start) if order.proximal else None
-                velocity = torch.zeros_like(start) if self.how.momentum else None
-                self.weights.copy_(start)
-                self.loss.zero_()
-                if self.how.mask_absent_labels:
-                    self.mask.copy_(self.data.label_mask(order.points))
-                points = torch.as_tensor(np.concatenate(schedule), device=start.device)
-            flips = generator(order.seed, "augment", round=order.round, client=order.client)
-            first = 0
-            for batch in schedule:
-                graph, last = self.graphs[len(batch)], first + len(batch)
+                run = self._begin(order)
+            for step, size in enumerate(run.sizes):
                 with torch.cuda.stream(self.stream):
-                    images = self.data.images[points[first:last]]
-                    if self.how.augment == "crop-flip":
-                        images = augmented(images, flips)
-                    graph.images.copy_(images)
-                    torch.index_select(self.data.labels, 0, points[first:last], out=graph.labels)
-                    graph.replay.replay()
-                    gradient = self.gradient
-                    changed = pull or correction is not None or self.how.weight_decay
-                    if gradient.dtype != start.dtype and changed:
-                        gradient = gradient.float()
-                    descend(self.how, self.weights, gradient, velocity, pull, correction)
-                first = last
+                    self._step(run, step, self.graphs[size])
                 yield True
             with torch.cuda.stream(self.stream):
-                torch.index_select(start.sub_(self.weights), 0, self.usual, out=update)
+                moved = run.order.start.sub_(self.weights)
+                torch.index_select(moved, 0, self.usual, out=update)
                 loss.copy_(self.loss)
+
+    def _begin(self, order: Order) -> LocalRun:
+        """The order with its vectors permuted, on the memory of this slot."""
+        correction = None if order.correction is None else order.correction[self.own]
+        own = replace(order, start=order.start[self.own], correction=correction)
+        run = LocalRun(self.data, self.options, own, self.weights)
+        self.loss.zero_()
+        if run.mask is not None:
+            self.mask.copy_(run.mask)
+        return run
+
+    def _step(self, run: LocalRun, step: int, graph: Graph) -> None:
+        graph.images.copy_(run.images(step))
+        torch.index_select(self.data.labels, 0, run.points[step], out=graph.labels)
+        graph.replay.replay()
+        gradient = self.gradient
+        changed = not run.order.plain or self.options.weight_decay
+        if gradient.dtype != self.weights.dtype and changed:
+            gradient = gradient.float()
+        run.descend(gradient)
 
     def capture(self, size: int) -> None:
         """The gradient of a batch of `size` as a graph, once."""
@@ -188,9 +192,7 @@ class Slot:
 
     def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
         logits: Tensor = functional_call(self.network.module, self.views, (images,)).float()
-        if self.how.mask_absent_labels:
-            logits = logits * self.mask
-        return F.cross_entropy(logits, labels)
+        return cross_entropy(logits, labels, self.mask if self.options.mask_absent_labels else None)
 
 
 def _views(network: Network, flat: Tensor) -> Iterator[tuple[Parameter, Tensor]]:
@@ -204,8 +206,8 @@ def _views(network: Network, flat: Tensor) -> Iterator[tuple[Parameter, Tensor]]
             yield p, part.view(p.shape)
 
 
-def _longest_first(steps: NDArray[np.int64], slots: int) -> list[list[int]]:
-    """Tasks for every slot, each given to the one that is done first."""
+def _queues(steps: NDArray[np.int64], slots: int) -> list[list[int]]:
+    """Tasks for every slot, longest first, each for the slot that is free first."""
     queues: list[list[int]] = [[] for _ in range(slots)]
     load = [0] * slots
     for task in sorted(range(len(steps)), key=lambda i: (-int(steps[i]), i)):

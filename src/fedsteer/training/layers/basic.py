@@ -1,10 +1,10 @@
 """Layers of many clients at once, forward and backward by formula.
 
 Every layer takes stacked inputs (clients, samples, ...) and reads its parameters as views of the
-stacked flat vectors (clients, d); `backward` writes its own gradient into the same places of
-another such stack and returns the gradient for its input. No graph is built. An activation, and
-the pooling after it, belong to the layer before them. Images lie with channels last, filters as
-(row, column, in, out); `Flatten` restores the order that torch's modules expect.
+stacked flat vectors (clients, d). `backward` passes its own gradient to a `Sink` of that shape and
+returns the gradient of its input. An activation, and the pooling after it, belong to the layer
+before them. Images have channels last, filters are (row, column, in, out); `Flatten` restores the
+order that torch's modules expect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedsteer.training.convolution import (
+from fedsteer.training.layers.convolution import (
     Window,
     activate_,
     activation_gradient,
@@ -38,8 +38,8 @@ class Weights(NamedTuple):
 class Sink:
     """Where a gradient goes: flat <- flat + scale gradient, or flat <- gradient.
 
-    With `adds` the flat vectors may be the parameters themselves: a step of plain SGD without the
-    gradient ever being written down.
+    With `adds` the flat vectors may be the parameters themselves: a step of plain SGD that never
+    writes the gradient down.
     """
 
     flat: Tensor
@@ -47,16 +47,15 @@ class Sink:
     scale: float = 1.0
 
     def take(self, place: Tensor, gradient: Tensor) -> None:
-        """The gradient of the parameters that lie at `place`, a view of `flat`."""
+        """The gradient of the parameters at `place`, a view of `flat`."""
         if self.adds:
             place.add_(gradient, alpha=self.scale)
         else:
             place.copy_(gradient)
 
     def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
-        """The same for left @ right, of one client or of stacked ones."""
-        multiply = place.addmm_ if place.dim() == 2 else place.baddbmm_
-        multiply(left, right, beta=int(self.adds), alpha=self.scale)
+        """The same for the gradient left @ right."""
+        place.baddbmm_(left, right, beta=int(self.adds), alpha=self.scale)
 
 
 class Layer(Protocol):
@@ -68,9 +67,9 @@ class Layer(Protocol):
     def backward(
         self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
-        """The gradient for the inputs (unused if `first`); `sink` gets that of the parameters.
+        """The gradient of the inputs (unused if `first`); `sink` gets that of the parameters.
 
-        Parameters are read before the sink gets anything: it may change them.
+        Parameters are read before the sink gets anything, because it may change them.
         """
 
 
@@ -85,22 +84,23 @@ class Linear:
     activation: str = ""
 
     def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
-        matrix, bias = self._views(weights.full)
+        matrix, bias = self.views(weights.full)
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.transpose(1, 2))
         return activate_(outputs, self.activation), outputs
 
     def backward(
         self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
     ) -> Tensor:
-        into, into_bias = self._views(sink.flat)
-        matrix = into if sink.flat is weights.full else self._views(weights.full)[0]
+        into, into_bias = self.views(sink.flat)
+        matrix = into if sink.flat is weights.full else self.views(weights.full)[0]
         back = activation_gradient(seen, back, self.activation)
         further = back if first else torch.bmm(back, matrix)
         sink.take_product(into, back.transpose(1, 2), inputs)
         sink.take(into_bias, back.sum(dim=1))
         return further
 
-    def _views(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+    def views(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """(c, out, in) weight matrices and (c, out) biases."""
         size = self.inside * self.outside
         matrix = flat[:, self.weight : self.weight + size]
         bias = flat[:, self.bias : self.bias + self.outside]
@@ -109,7 +109,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A square convolution, its activation, and 2 x 2 pooling where `pools`."""
+    """A square convolution, its activation, and 2 x 2 pooling if it `pools`."""
 
     inside: int
     outside: int
@@ -118,12 +118,12 @@ class Convolution:
     bias: int = -1  # none
     activation: str = ""
     pools: bool = False
-    exact: bool = True  # float32 products; else tf32, or bfloat16 where the inputs are
+    exact: bool = True  # float32 products; else tf32, or bfloat16 if the inputs are
 
     def forward(
         self, weights: Weights, inputs: Tensor, beside: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        how = (self.filters(weights.short), self.window, self.exact, self._bias(weights.full))
+        how = (self.filters(weights.short), self.window, self.exact, self.offset(weights.full))
         if self.pools:
             pooled, which = convolve_and_pool(inputs, *how, self.activation)
             return pooled, (pooled, which)
@@ -165,7 +165,8 @@ class Convolution:
         count = self.outside * self.inside * self.window.size**2
         return flat[:, self.weight : self.weight + count].unflatten(1, shape)
 
-    def _bias(self, flat: Tensor) -> Tensor | None:
+    def offset(self, flat: Tensor) -> Tensor | None:
+        """(clients, out) biases, a view."""
         return None if self.bias < 0 else flat[:, self.bias : self.bias + self.outside]
 
 

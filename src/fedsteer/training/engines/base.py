@@ -1,0 +1,83 @@
+"""What every engine is: something that trains the clients of a list of orders."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedsteer.errors import FedsteerError, TrainingFailed, first_line
+from fedsteer.training.local import SGD, LocalTraining, Order, Trained, TrainingData
+from fedsteer.training.networks import Network
+
+
+class Engine(ABC):
+    """Trains clients; which network, data and options it takes is up to `supports`."""
+
+    name: ClassVar[str]  # `run.engine` in a configuration
+    options_known: ClassVar[frozenset[str]] = SGD
+    joins_runs: ClassVar[bool] = False  # clients of several runs at once keep its device busier
+
+    def __init__(
+        self,
+        network: Network,
+        data: TrainingData,
+        options: LocalTraining,
+        exact: bool = True,
+    ) -> None:
+        """`exact` False allows shorter numbers in products on a GPU."""
+        self.network, self.data, self.options, self.exact = network, data, options, exact
+
+    @classmethod
+    def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
+        """None if the engine can train this, else the reason why it cannot.
+
+        An option of local training that an engine does not list is one it would ignore, so an
+        engine with nothing else to say still refuses that.
+        """
+        unknown = options.beyond(cls.options_known)
+        return f"it does not know training.{unknown[0]}" if unknown else None
+
+    @abstractmethod
+    def train_orders(self, orders: Sequence[Order]) -> Trained:
+        """Train all orders; results are in the same order."""
+
+    def no_updates(self, count: int) -> Tensor:
+        """(count, d) memory for updates, on the device of the data."""
+        return self.data.images.new_empty((count, self.network.dim))
+
+
+@contextmanager
+def naming(client: int) -> Iterator[None]:
+    """Errors name the client that they come from."""
+    try:
+        yield
+    except FedsteerError:
+        raise
+    except Exception as error:
+        raise TrainingFailed(
+            f"client {client} failed in local training: {first_line(error)}"
+        ) from error
+
+
+class torch_threads:
+    """A block with this many threads for torch's products.
+
+    A class and no generator, which would take as long as a short product.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = self.before = count
+
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        if self.before != self.count:
+            torch.set_num_threads(self.count)
+
+    def __exit__(self, *error: object) -> None:
+        if self.before != self.count:
+            torch.set_num_threads(self.before)

@@ -1,0 +1,203 @@
+"""Plain SGD of clients with few points on a wide dense network; the package explains how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedsteer.training.engines.base import torch_threads
+from fedsteer.training.engines.dense.gram import GramMatrices, Points
+from fedsteer.training.layers.basic import Layer, Linear, Sink, Weights
+from fedsteer.training.layers.convolution import activate_, activation_gradient
+from fedsteer.training.layers.formula import backpropagate
+from fedsteer.training.layers.known import is_dense
+from fedsteer.training.local import (
+    PLAIN_SGD,
+    LocalTraining,
+    Order,
+    Trained,
+    TrainingData,
+    schedule,
+)
+
+WIDE = 256
+"""Fewest inputs of the first layer; below that, the number of calls counts more than the work."""
+MOST_NUMBERS = 1 << 24
+"""Most numbers of all clients' points and their products at once."""
+ROWS = 512
+"""Most rows in one product if all clients share the other side; far fewer are slower."""
+OPTIONS = PLAIN_SGD - {"augment"}
+"""The options of local training that are known here."""
+
+
+def is_wide(layers: Sequence[Layer]) -> bool:
+    """Whether this is a way to train the network."""
+    linear = [layer for layer in layers if isinstance(layer, Linear)]
+    if not linear or not is_dense(list(layers)) or linear[0].inside < WIDE:
+        return False
+    first = linear[0]
+    return (first.weight, first.bias) == (0, first.inside * first.outside)
+
+
+class DenseTrainer:
+    """Trains the orders that it `suits`."""
+
+    def __init__(
+        self, layers: Sequence[Layer], dim: int, data: TrainingData, options: LocalTraining
+    ) -> None:
+        linear = [layer for layer in layers if isinstance(layer, Linear)]
+        self.dim, self.data, self.options = dim, data, options
+        self.first = linear[0]
+        self.above = self.first.bias + self.first.outside  # where the other layers' weights start
+        self.upper = [
+            replace(layer, weight=layer.weight - self.above, bias=layer.bias - self.above)
+            for layer in linear[1:]
+        ]
+        self.pixels = data.images.flatten(1)
+        self.grams = GramMatrices(most=self.pixels.numel() // 2)
+        # Threads share out a batch of products well only if the result is contiguous: if all other
+        # weights are but a few rows more of the first matrix, compute these rows as well.
+        rows = -(-dim // self.first.inside)
+        self.rows = rows if rows - self.first.outside <= rows // 8 else self.first.outside
+        self._memory = self.pixels.new_empty(0)  # for the points of a round, kept for the next
+
+    def suits(self, orders: Sequence[Order]) -> bool:
+        """Whether all steps are plain, and clients have few points and about as many each."""
+        if not orders or self.options.beyond(OPTIONS) or not all(o.plain for o in orders):
+            return False
+        counts = [len(order.points) for order in orders]
+        most = max(counts)
+        if not min(counts) or 2 * most > self.first.inside or most * most > self.dim:
+            return False
+        return len(counts) * most <= 2 * sum(counts)
+
+    def train(self, orders: Sequence[Order]) -> Trained:
+        """Train all of them."""
+        most = max(len(order.points) for order in orders)
+        width = max(1, MOST_NUMBERS // (most * (most + self.first.inside)))
+        row = max(self.dim, self.rows * self.first.inside)
+        # Made here because what inference mode makes cannot be changed afterwards.
+        updates = self.pixels.new_empty((len(orders), row))
+        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        for begin in range(0, len(orders), width):
+            part = slice(begin, begin + width)
+            steps[part], losses[part] = self._train(orders[part], updates[part])
+        return Trained(updates[:, : self.dim], steps, losses)
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def _train(
+        self, orders: Sequence[Order], updates: Tensor
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Steps and losses; `updates` receives start - end, and some numbers behind that."""
+        first, options, threads = self.first, self.options, torch.get_num_threads()
+        clients = [order.points for order in orders]
+        counts = np.array([len(points) for points in clients])
+        most = int(counts.max())
+        batch = min(options.batch or most, most)
+        start = orders[0].start
+        shared = all(order.start is start for order in orders)
+        starts = (
+            start.contiguous()[None] if shared else torch.stack([order.start for order in orders])
+        )
+        every = torch.from_numpy(np.concatenate([np.resize(points, most) for points in clients]))
+        images = self._images(every).unflatten(0, (len(orders), most))
+        with torch_threads(1):
+            outputs = self._first_outputs(starts, images, threads)
+            steps = options.epochs * -(-counts // batch)
+            gram = self.grams.stacked(clients, images) if steps.max() > 1 else images
+            weights = torch.from_numpy(_batch_shares(counts, most, batch)).to(images.dtype)
+            labels = self.data.labels.index_select(0, every).view(len(orders), most)
+            masks = None
+            if options.mask_absent_labels:
+                masks = torch.stack([self.data.label_mask(points) for points in clients])
+            upper = starts[:, self.above :].expand(len(orders), -1).clone()
+            sink = Sink(upper, adds=True, scale=-options.rate)
+            given = images.new_zeros((len(orders), most, self.rows))
+            own_rows = given[:, :, : first.outside]  # A; the columns behind are there for `moved`
+            losses = images.new_zeros(len(orders), dtype=torch.float64)
+            for epoch, places in enumerate(self._epochs(orders, most)):
+                values, products, targets = outputs, gram, labels
+                if places is not None:
+                    values, products = _reordered(outputs, places), _reordered(gram, places)
+                    targets = labels.gather(1, places)
+                for begin in range(0, most, batch):
+                    pick = slice(begin, begin + batch)
+                    met = most if epoch or places is not None else begin  # rest of A is still 0
+                    if met:
+                        out = torch.baddbmm(
+                            values[:, pick], products[:, pick, :met], own_rows[:, :met], alpha=-1
+                        )
+                    else:
+                        out = values[:, pick].clone()
+                    active = activate_(out, first.activation)
+                    loss, back = backpropagate(
+                        self.upper, Weights(upper, upper), active, targets[:, pick],
+                        weights[:, pick], masks, sink, inner=True,
+                    )  # fmt: skip
+                    losses += loss
+                    back = activation_gradient(active, back, first.activation).mul_(options.rate)
+                    if places is None:
+                        own_rows[:, pick] += back
+                    else:
+                        index = places[:, pick].unsqueeze(2).expand_as(back)
+                        own_rows.scatter_add_(1, index, back)
+            moved = updates[:, : self.rows * first.inside]
+            with torch_threads(threads if len(orders) >= threads and moved.is_contiguous() else 1):
+                torch.bmm(given.mT, images, out=moved.unflatten(1, (self.rows, -1)))
+            updates[:, first.bias : self.above] = own_rows.sum(dim=1)
+            updates[:, self.above : self.dim] = starts[:, self.above :] - upper
+        return steps, losses.numpy() / steps
+
+    def _images(self, points: Tensor) -> Tensor:
+        """(points, inputs) in memory that is used again, because new memory costs page faults."""
+        size = len(points) * self.first.inside
+        if len(self._memory) < size:
+            self._memory = self.pixels.new_empty(size)
+        found = self._memory[:size].view(len(points), -1)
+        return torch.index_select(self.pixels, 0, points, out=found)
+
+    def _first_outputs(self, starts: Tensor, images: Tensor, threads: int) -> Tensor:
+        """(clients, n, out) of the first layer under the starting models."""
+        matrix, bias = self.first.views(starts)
+        inputs = images
+        if len(starts) == 1:  # then rows of several clients share a product
+            rows = images.shape[0] * images.shape[1]
+            pieces = 1 << (rows // ROWS).bit_length()
+            while rows % pieces:
+                pieces //= 2
+            inputs = images.flatten(0, 1).unflatten(0, (pieces, -1))
+            matrix, bias = matrix.expand(pieces, -1, -1), bias.expand(pieces, -1)
+        with torch_threads(min(threads, len(inputs))):
+            outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.mT)
+        return outputs.view(*images.shape[:2], -1)
+
+    def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
+        """(clients, points) places in the order of each epoch; None: as they are stored."""
+        options = self.options
+        if not options.shuffle or not 0 < options.batch < most:
+            yield from [None] * options.epochs
+            return
+        places = np.tile(np.arange(most), (options.epochs, len(orders), 1))  # fillers stay behind
+        for client, order in enumerate(orders):
+            own: Points = np.arange(len(order.points))
+            table, _ = schedule(options, own, order.seed, order.round, order.client)
+            places[:, client, : len(own)] = table.reshape(options.epochs, -1)[:, : len(own)]
+        yield from torch.from_numpy(places)
+
+
+def _batch_shares(counts: NDArray[np.int64], most: int, batch: int) -> NDArray[np.float64]:
+    """(clients, points) 1/size of the batch at each place of an epoch, 0 behind the last point."""
+    place = np.arange(most)
+    left = counts[:, None] - place // batch * batch  # points from where the batch starts
+    found: NDArray[np.float64] = (place < counts[:, None]) / left.clip(1, batch)
+    return found
+
+
+def _reordered(values: Tensor, places: Tensor) -> Tensor:
+    """(clients, points, ...) with the points in another order."""
+    return values[torch.arange(len(places)).unsqueeze(1), places]

@@ -1,0 +1,82 @@
+"""The reference engine: one client at a time, gradients by autograd, batch after batch.
+
+Slow and obvious. It trains any network under any option, and it names the client that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsteer.draws import generator
+from fedsteer.errors import FedsteerError, TrainingFailed, first_line
+from fedsteer.gpu.precision import precision
+from fedsteer.training.engines.base import Engine, naming
+from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained
+from fedsteer.training.loss import cross_entropy
+from fedsteer.training.networks import Network
+
+
+class SequentialEngine(Engine):
+    """Trains clients one after the other."""
+
+    name = "sequential"
+
+    @classmethod
+    def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
+        """Everything: what an option means is defined here."""
+        return None
+
+    def train_orders(self, orders: Sequence[Order]) -> Trained:
+        updates = self.no_updates(len(orders))
+        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        own_gpu = [updates.device] if updates.is_cuda else []
+        for place, order in enumerate(orders):
+            # Dropout and the like draw from torch's generator: seed it for this client alone.
+            draw = generator(order.seed, "network", round=order.round, client=order.client)
+            with (
+                naming(order.client),
+                torch.random.fork_rng(devices=own_gpu),
+                precision(self.exact, updates),
+            ):
+                torch.manual_seed(int(draw.integers(2**63)))
+                updates[place], steps[place], losses[place] = self._train(order)
+        return Trained(updates, steps, losses)
+
+    def _train(self, order: Order) -> tuple[Tensor, int, float]:
+        run = LocalRun(self.data, self.options, order)
+        total = 0.0
+        for images, labels in run.batches():
+            leaf = run.weights.detach().requires_grad_()
+            loss = cross_entropy(self.network.logits(leaf, images), labels, run.mask)
+            (gradient,) = torch.autograd.grad(loss, leaf)
+            total += float(loss.detach())
+            run.descend(gradient)
+        return order.start - run.weights, len(run.sizes), total / len(run.sizes)
+
+
+@contextmanager
+def naming_by_reference(engine: Engine, orders: Sequence[Order]) -> Iterator[None]:
+    """If clients fail when trained together, train them one by one to see which of them it is."""
+    try:
+        yield
+    except FedsteerError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise TrainingFailed(
+            f"training {len(orders)} clients at once needs more memory than the GPU has "
+            f"({first_line(error)}); fewer --jobs or --seeds need less, and so does "
+            "run.engine=sequential"
+        ) from error
+    except Exception as error:
+        SequentialEngine(engine.network, engine.data, engine.options, engine.exact).train_orders(
+            orders
+        )
+        raise TrainingFailed(
+            f"clients fail when trained together, though none does alone: {first_line(error)}; "
+            "run.engine=sequential trains them one by one"
+        ) from error

@@ -1,0 +1,110 @@
+"""Clients side by side on the cores of a CPU, each by one thread, gradients by formula.
+
+A thread takes one client at a time and computes it alone, so threads never wait for each other in
+the middle of a product, and a client's numbers depend neither on how many threads there are nor on
+which of them took it. Torch releases the interpreter's lock while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsteer.training.engines.base import Engine, naming, torch_threads
+from fedsteer.training.layers.basic import Sink, Weights
+from fedsteer.training.layers.formula import backpropagate
+from fedsteer.training.layers.host import channels_last, has_host_layers, host_layers
+from fedsteer.training.layers.known import known_layers
+from fedsteer.training.local import (
+    PLAIN_SGD,
+    LocalRun,
+    LocalTraining,
+    Order,
+    Trained,
+    TrainingData,
+)
+from fedsteer.training.networks import Network
+
+
+class ThreadedEngine(Engine):
+    """Trains clients side by side, on as many threads as torch has."""
+
+    name = "threaded"
+
+    def __init__(
+        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
+    ) -> None:
+        super().__init__(network, data, options, exact)
+        layers = known_layers(network)
+        assert layers is not None, "`supports` says what this engine can train"
+        self.layers = host_layers(layers)
+
+    @classmethod
+    def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
+        """Plain stacks of convolutions and dense layers, on a CPU."""
+        layers = known_layers(network)
+        if device != "cpu" or layers is None or not has_host_layers(layers):
+            return "it needs a CPU and a plain stack of convolutions and dense layers"
+        return super().supports(network, options, device)
+
+    def train_orders(self, orders: Sequence[Order]) -> Trained:
+        updates = self.no_updates(len(orders))
+        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+
+        def train(place: int) -> None:
+            steps[place], losses[place] = self._train(orders[place], updates[place])
+
+        def longest_first(place: int) -> tuple[int, int]:
+            return -len(orders[place].points), place
+
+        with _workers(len(orders)) as workers:
+            places = sorted(range(len(orders)), key=longest_first)
+            futures = {place: workers.submit(train, place) for place in places}
+            for place, order in enumerate(orders):
+                with naming(order.client):
+                    futures[place].result()
+        return Trained(updates, steps, losses)
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def _train(self, order: Order, update: Tensor) -> tuple[int, float]:
+        """One client; `update` receives start - end."""
+        run = LocalRun(self.data, self.options, order)
+        # Under plain SGD the gradient is never written down: it goes straight into the weights.
+        plain = order.plain and not self.options.beyond(PLAIN_SGD)
+        weights, mask = run.weights[None], None if run.mask is None else run.mask[None]
+        gradient = weights if plain else torch.empty_like(weights)
+        sink = Sink(gradient, adds=plain, scale=-self.options.rate if plain else 1.0)
+        total = 0.0
+        for images, labels in run.batches():
+            loss, _ = backpropagate(
+                self.layers,
+                Weights(weights, weights),
+                channels_last(images)[None],
+                labels[None],
+                weights.new_full((1, len(labels)), 1 / len(labels)),
+                mask,
+                sink,
+            )
+            total += float(loss)
+            if not plain:
+                run.descend(gradient[0])
+        torch.sub(order.start, run.weights, out=update)
+        return len(run.sizes), total / len(run.sizes)
+
+
+@contextmanager
+def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads whose products take one core each; if anything fails, they end before it goes on."""
+    most = max(1, min(torch.get_num_threads(), most))
+    # A thread's own number is set in it; a library's number for all threads is set with it.
+    with torch_threads(1):
+        workers = ThreadPoolExecutor(most, "client", torch.set_num_threads, (1,))
+        try:
+            yield workers
+        finally:
+            workers.shutdown(cancel_futures=True)

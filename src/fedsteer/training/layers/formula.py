@@ -1,0 +1,101 @@
+"""Gradients of networks made of known layers, by formula: no graph is built.
+
+Backward through the layers of `basic` and `residual`, every step is a batched matrix product, a
+stacked convolution or a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedsteer.training.layers.basic import Flatten, Layer, Sink, Weights
+from fedsteer.training.layers.known import is_dense, mixes_samples
+from fedsteer.training.loss import cross_entropy_gradient
+from fedsteer.training.networks import Network
+
+ALIGNED = 64
+
+
+def backpropagate(
+    layers: Sequence[Layer],
+    parameters: Weights,
+    value: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    masks: Tensor | None,
+    sink: Sink,
+    inner: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(c,) losses of stacked batches, and the gradient of `value` if these layers are `inner` ones.
+
+    The gradient of the parameters goes to `sink`.
+    """
+    inputs, seen = [], []
+    for layer in layers:
+        inputs.append(value)
+        value, kept = layer.forward(parameters, value)
+        seen.append(kept)
+    losses, back = cross_entropy_gradient(value, labels, weights, masks)
+    for index in range(len(layers) - 1, -1, -1):
+        back = layers[index].backward(
+            parameters, sink, inputs[index], seen[index], back, first=index == 0 and not inner
+        )
+    return losses, back
+
+
+class FormulaGradient:
+    """(clients, d) gradients and (clients,) losses for stacked parameters and batches.
+
+    Parameters have an order of their own (`arrange`, `restore`): filters as (row, column, in, out),
+    and rows of the stack padded to a multiple of 64 numbers, so that each of them is aligned.
+    """
+
+    def __init__(self, network: Network, layers: list[Layer], exact: bool = True) -> None:
+        self.network, self.dense = network, is_dense(layers)
+        self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
+        self.pads = not mixes_samples(layers)
+        # Large normalised networks stand bfloat16; small ones without normalisation get tf32.
+        self.shortens = not exact and not self.pads
+        self._order: tuple[Tensor, Tensor] | None = None
+
+    def arrange(self, flat: Tensor) -> Tensor:
+        """(c, d) in the usual order -> as `__call__` takes it."""
+        return flat if self.dense else flat[:, self._orders(flat)[0]]
+
+    def restore(self, flat: Tensor) -> Tensor:
+        """The inverse of `arrange`."""
+        return flat if self.dense else flat[:, self._orders(flat)[1]]
+
+    def __call__(
+        self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """images (c, b, ...), labels (c, b), weights (c, b): 1/batch size, 0 for padding."""
+        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
+        gradient[:, self.network.dim :] = 0
+        return gradient, self.losses(flat, images, labels, weights, masks, Sink(gradient))
+
+    def losses(
+        self,
+        flat: Tensor,
+        images: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        masks: Tensor | None,
+        sink: Sink,
+    ) -> Tensor:
+        """The losses alone; the gradient goes to `sink`, which may be `flat` itself."""
+        value = images.flatten(2) if self.dense else images.permute(0, 1, 3, 4, 2)
+        parameters = Weights(flat, flat)
+        if self.shortens and flat.is_cuda:
+            parameters, value = Weights(flat, flat.bfloat16()), value.bfloat16()
+        return backpropagate(self.layers, parameters, value, labels, weights, masks, sink)[0]
+
+    def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        if self._order is None or self._order[0].device != flat.device:
+            there, back = self.network.filter_order((2, 3, 1, 0), flat.device)
+            padding = there.new_zeros(-len(there) % ALIGNED)
+            self._order = torch.cat([there, padding]), back
+        return self._order
