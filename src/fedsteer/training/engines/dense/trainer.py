@@ -101,9 +101,7 @@ class DenseTrainer:
         batch = min(options.batch or most, most)
         start = orders[0].start
         shared = all(order.start is start for order in orders)
-        starts = (
-            start.contiguous()[None] if shared else torch.stack([order.start for order in orders])
-        )
+        starts = torch.stack([start] if shared else [order.start for order in orders])
         every = torch.from_numpy(np.concatenate([np.resize(points, most) for points in clients]))
         images = self._images(every).unflatten(0, (len(orders), most))
         with torch_threads(1):
