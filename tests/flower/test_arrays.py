@@ -164,7 +164,7 @@ def test_layouts() -> None:
 
 
 @pytest.mark.parametrize("strategy", [FedProx(proximal=0.5), Scaffold(local_rate=0.1)])
-def test_rules_that_need_the_clients_help(strategy: Any) -> None:
+def test_rules_that_need_help_from_clients(strategy: Any) -> None:
     grid = FakeGrid({c: fit(c) for c in (1, 2, 3)})
     result = strategy.start(grid, ArrayRecord(net().state_dict()), num_rounds=4)
     assert all(
@@ -242,7 +242,7 @@ def test_numpy_models_need_no_torch(tmp_path: Any) -> None:
     assert done.stdout.split() == ["done", str(len(RULES))]
 
 
-def test_whole_numbers_that_nobody_changed_stay_exact() -> None:
+def test_unchanged_integers_stay_exact() -> None:
     old = {"seed": np.array(2**60 + 1), "table": np.array([2**64 - 1], np.uint64)}
     kept = averaged([old, dict(old)], [1.0, 2.0], old)
     assert all(np.array_equal(kept[name], old[name]) for name in old)

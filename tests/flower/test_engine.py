@@ -1,4 +1,4 @@
-"""On the real engine: a SuperLink and SuperNodes as processes on this machine.
+"""Flower's real engine: a SuperLink and SuperNodes as processes on this machine.
 
 `make test-engine` runs the whole story with TLS and authentication, kills and restarts; the short
 one stays with the other tests.

@@ -1,4 +1,4 @@
-"""Whose folder it is: of this run, of another one, of somebody who is still writing, of nobody."""
+"""Folders that hold this run, another run, or a run in progress, and no folder at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.simulate.small import run_small, stopped_run
         ("fedsteer", {}, INITIAL | {"more": np.zeros(2)}, "other arrays"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(
+def test_a_checkpoint_of_another_setup_is_refused(
     rule: str, options: dict[str, Any], initial: dict[str, Any], word: str, tmp_path: Path
 ) -> None:
     strategy_of("fedsteer", tmp_path).start(world(), arrays(**INITIAL), num_rounds=1)
@@ -40,7 +40,7 @@ def test_a_checkpoint_of_something_else_is_refused(
             other.start(world(), arrays(**initial), num_rounds=2)
 
 
-def test_a_run_of_the_simulator_is_not_written_over(tmp_path: Path) -> None:
+def test_a_run_of_the_simulator_is_not_overwritten(tmp_path: Path) -> None:
     finished, stopped = tmp_path / "finished", tmp_path / "stopped"
     run_small(finished, "fedavg")
     stopped_run(stopped, 3, "fedavg")
@@ -66,19 +66,19 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(tmp_path: Path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_fraction_of_a_checkpoint_goes_on_as_a_number_only(tmp_path: Path) -> None:
+def test_a_fixed_probability_cannot_become_sampling(tmp_path: Path) -> None:
     def start(probabilities: object, rounds: int) -> RuleStrategy:
         strategy = strategy_of("fedavg", tmp_path, fraction_train=0.5, probabilities=probabilities)
         strategy.start(world(), arrays(**INITIAL), num_rounds=rounds)
         return strategy
 
-    start(0.5, 1)  # what "sampling" once wrote into checkpoints
+    start(0.5, 1)
     with pytest.raises(ConfigurationError, match=r"probabilities = 0\.5, not sampling"):
         start("sampling", 2)
     assert start(0.5, 2).run.number == 2
 
 
-def test_a_run_that_samples_goes_on_with_another_fraction_but_no_other_source(
+def test_sampling_may_change_its_fraction_but_not_become_known_probabilities(
     tmp_path: Path,
 ) -> None:
     def start(rounds: int, **options: Any) -> RuleStrategy:
@@ -118,7 +118,7 @@ def test_nothing_is_written_without_a_folder(tmp_path: Path, monkeypatch: Any) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_of_no_rounds_can_be_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_of_no_rounds_can_continue(tmp_path: Path) -> None:
     strategy = strategy_of("fedavg", tmp_path)
     strategy.start(world(), arrays(**INITIAL), num_rounds=0)
     strategy.start(world(), arrays(**INITIAL), num_rounds=1)

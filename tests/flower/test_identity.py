@@ -1,4 +1,4 @@
-"""Coordinates belong to a client, whatever node it comes from; nobody can claim another's."""
+"""Coordinates belong to a client, whatever its node; no client can claim another's."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ def test_an_id_cannot_move_between_authenticated_nodes(tmp_path: Path) -> None:
     np.testing.assert_array_equal(old, new)
 
 
-def test_an_unkeyed_node_is_refused_where_nodes_are_authenticated(tmp_path: Path) -> None:
+def test_a_node_without_a_key_is_refused_if_nodes_are_authenticated(tmp_path: Path) -> None:
     grid = FakeGrid({11: drifting(1), 12: drifting(2)}, {11: b"key"})
     strategy = FedSteer(authenticated=True, folder=str(tmp_path))
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
     assert clients_of(tmp_path, 1) == {key_name(b"key"): "fresh", "node-12": "failed"}
 
 
-def test_nor_does_its_evaluation_count() -> None:
+def test_evaluations_of_nodes_without_a_key_do_not_count() -> None:
     def client(number: int, accuracy: float, points: float) -> Any:
         def answer(message: Any) -> Any:
             if message.metadata.message_type.startswith("evaluate"):
@@ -125,8 +125,8 @@ def test_nor_does_its_evaluation_count() -> None:
 
 
 @pytest.mark.parametrize("population", [None, {0: 10, 1: 11}])
-def test_scaffold_uses_first_visits_whoever_they_are(population: Any, tmp_path: Path) -> None:
-    """What a node without a name was sent is what a client without a c_i would have been sent."""
+def test_scaffold_uses_first_visits_of_unknown_nodes(population: Any, tmp_path: Path) -> None:
+    """An unknown node receives what a client without a c_i would receive."""
 
     def client(number: int) -> Any:
         def answer(message: Any) -> Any:
@@ -164,7 +164,7 @@ def test_an_id_cannot_be_taken_while_its_node_is_online_nor_be_changed(tmp_path:
     assert clients_of(tmp_path, 3) == {"client-1": "fresh"}
 
 
-def test_a_reply_in_the_name_of_another_node_is_left_out(tmp_path: Path) -> None:
+def test_a_reply_on_behalf_of_another_node_is_left_out(tmp_path: Path) -> None:
     def forged(message: Message) -> Message:
         reply = drifting(3)(message)
         assert reply is not None
@@ -179,7 +179,9 @@ def test_a_reply_in_the_name_of_another_node_is_left_out(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("strategy_type", [Scaffold, FedAWE])
-def test_what_was_made_for_another_client_is_not_used(strategy_type: Any, tmp_path: Path) -> None:
+def test_updates_from_arrays_made_for_another_client_are_left_out(
+    strategy_type: Any, tmp_path: Path
+) -> None:
     def client(number: int) -> Any:
         inner = drifting(number)
 
@@ -220,7 +222,7 @@ def test_reported_ids_are_short_text_or_numbers() -> None:
 
 
 def named(name: str) -> Any:
-    """A client that calls itself so."""
+    """A client that reports this id."""
 
     def answer(message: Message) -> Message:
         reply = drifting(1, report=False)(message)
@@ -234,7 +236,7 @@ def named(name: str) -> Any:
 def test_a_reported_id_and_an_option_mean_the_same_client(tmp_path: Path) -> None:
     for text in ("0", "client-0", "ward-7"):
         assert reported_name(text) == client_name(text)
-    assert reported_name("key-ab") == "client-key-ab"  # nobody becomes a key by saying so
+    assert reported_name("key-ab") == "client-key-ab"  # a client cannot become a key by saying so
     grid = FakeGrid({11: named("client-0"), 12: named("1")})
     known = {"client-0": 0.5, 1: 0.25}
     strategy = FedSteer(known_probabilities=known, folder=str(tmp_path))
@@ -257,7 +259,7 @@ def test_two_spellings_of_one_id_are_two_claims(tmp_path: Path) -> None:
         ({"core_set": [1, 2]}, None),
     ],
 )
-def test_named_clients_that_nobody_is_are_mentioned_once(
+def test_named_clients_that_never_answer_are_mentioned_once(
     options: dict[str, Any], said: str | None, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -268,10 +270,10 @@ def test_named_clients_that_nobody_is_are_mentioned_once(
     assert said is None or (said in warnings[0] and "client-1, client-2" in warnings[0])
 
 
-def test_nodes_without_a_name_that_are_gone_are_told_of_at_every_start(
+def test_nameless_nodes_that_are_gone_are_mentioned_at_every_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in every new simulation: the old selves count on, and nobody can tell but the user."""
+    """In a new simulation all nodes have new ids, and the old ones still count as members."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
 
     def told(first: int, rounds: int) -> list[str]:

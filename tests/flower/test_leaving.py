@@ -1,4 +1,4 @@
-"""Clients that leave for good: between rounds, with all that is known of them."""
+"""Clients leave for good, between rounds, with all that is known of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INITIAL = {"w": np.zeros(5, np.float32)}
 
 
 def stepping(client: int, **options: Any) -> Answer:
-    """With the number of steps that SCAFFOLD wants."""
+    """A client that reports the number of steps, as SCAFFOLD needs."""
     inner = drifting(client, **options)
 
     def answer(message: Any) -> Any:
@@ -45,7 +45,9 @@ def members(strategy: RuleStrategy) -> set[Any]:
 
 
 @pytest.mark.parametrize("rule", sorted(RULES))
-def test_who_left_is_no_member_and_comes_back_as_a_stranger(rule: str, tmp_path: Path) -> None:
+def test_a_client_that_left_is_no_member_and_returns_as_a_newcomer(
+    rule: str, tmp_path: Path
+) -> None:
     strategy = make_strategy(rule, folder=str(tmp_path), fraction_evaluate=0.0)
     start(strategy, world(1, 2, 3), 2)
     strategy.leave(["client-2"])
@@ -57,8 +59,8 @@ def test_who_left_is_no_member_and_comes_back_as_a_stranger(rule: str, tmp_path:
     assert "staleness" not in last["client-2"] and last["client-3"]["staleness"] == 1
 
 
-def test_the_model_moves_on_as_if_they_had_nothing_to_say() -> None:
-    """FedVARP would go on adding the last update of a client that is gone for ever."""
+def test_a_client_that_left_no_longer_moves_the_model() -> None:
+    """FedVARP would otherwise keep adding its last update."""
     population = {1: 11, 2: 12}
     strategy = FedVARP(preset="paper", fraction_evaluate=0.0, population=population)
     first = start(strategy, world(1, 2), 1)["w"]
@@ -72,18 +74,18 @@ def test_the_model_moves_on_as_if_they_had_nothing_to_say() -> None:
 @pytest.mark.parametrize("loop", ["ours", "Flower's"])
 def test_strangers_are_refused_in_one_line(loop: str) -> None:
     strategy = FedSteer()
-    strategy.leave([9])  # nobody is known yet; the start will tell
+    strategy.leave([9])  # no client is known yet; the start will refuse it
     begin = strategy.start if loop == "ours" else lambda *a, **k: Strategy.start(strategy, *a, **k)
     with pytest.raises(ConfigurationError, match=r"client-9 is not a client .* known: nobody"):
         begin(world(1, 2), arrays(**INITIAL), num_rounds=1)
-    begin(world(1, 2), arrays(**INITIAL), num_rounds=1)  # a refused wish is forgotten
+    begin(world(1, 2), arrays(**INITIAL), num_rounds=1)  # a refused request is forgotten
     with pytest.raises(ConfigurationError, match=r"client-9 is not .* client-1, client-2$"):
         strategy.leave(["client-1", 9])
     assert members(strategy) == {"client-1", "client-2"}
     strategy.leave([])
 
 
-def test_one_client_needs_no_list() -> None:
+def test_a_single_client_needs_no_list() -> None:
     strategy = FedSteer()
     start(strategy, world(1, 2, 3), 1)
     strategy.leave("client-1")
@@ -91,7 +93,7 @@ def test_one_client_needs_no_list() -> None:
     assert members(strategy) == {"client-3"}
 
 
-def test_leaving_between_two_starts_is_on_disk(tmp_path: Path) -> None:
+def test_leaving_between_two_starts_is_saved(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path))
     start(strategy, world(1, 2, 3), 2)
     before = (tmp_path / "rounds.jsonl").read_bytes(), (tmp_path / "clients.jsonl").read_bytes()
@@ -107,9 +109,9 @@ def test_leaving_between_two_starts_is_on_disk(tmp_path: Path) -> None:
     np.testing.assert_array_equal(resumed["w"], start(in_memory, world(1, 2), 4)["w"])
 
 
-def test_a_wish_before_the_start_is_granted_once_the_checkpoint_is_found(tmp_path: Path) -> None:
+def test_leaving_before_the_start_waits_for_the_checkpoint(tmp_path: Path) -> None:
     start(FedSteer(folder=str(tmp_path)), world(1, 2, 3), 2)
-    for _ in range(2):  # the same app submitted again asks for nothing impossible
+    for _ in range(2):  # the same app can be submitted again
         strategy = FedSteer(folder=str(tmp_path))
         strategy.leave([3])
         start(strategy, world(1, 2), 2)
@@ -118,7 +120,7 @@ def test_a_wish_before_the_start_is_granted_once_the_checkpoint_is_found(tmp_pat
     assert saved["run"]["identities"]["left"] == ["client-3"]
 
 
-def test_a_member_of_a_given_population_can_leave_before_the_first_round(tmp_path: Path) -> None:
+def test_members_of_a_population_can_leave_before_the_first_round(tmp_path: Path) -> None:
     options: dict[str, Any] = {"folder": str(tmp_path), "population": {1: 11, 2: 12, 3: 13}}
     strategy = FedSteer(**options)
     strategy.leave([3])
@@ -129,7 +131,7 @@ def test_a_member_of_a_given_population_can_leave_before_the_first_round(tmp_pat
     assert members(again) == {"client-1", "client-2"}
 
 
-def test_during_a_round_it_waits_for_its_end(tmp_path: Path) -> None:
+def test_leaving_during_a_round_waits_for_its_end(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0)
     seen = []
 
@@ -146,7 +148,7 @@ def test_during_a_round_it_waits_for_its_end(tmp_path: Path) -> None:
     assert Run(tmp_path).rounds[1]["active"] == 2  # it still had its part in that round
 
 
-def test_evaluation_is_between_rounds_and_a_kill_there_loses_nothing(tmp_path: Path) -> None:
+def test_leaving_during_evaluation_survives_a_kill(tmp_path: Path) -> None:
     def run(folder: Path, dies: bool) -> dict[str, Any]:
         strategy = FedSteer(folder=str(folder))
         grid = world(1, 2, 3)
@@ -169,7 +171,7 @@ def test_evaluation_is_between_rounds_and_a_kill_there_loses_nothing(tmp_path: P
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_a_renamed_node_is_let_in_once_its_old_name_has_left(tmp_path: Path) -> None:
+def test_a_renamed_node_may_join_once_its_old_name_has_left(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path))
     start(strategy, world(1, 2), 1)
     renamed = FakeGrid({11: drifting(7), 12: drifting(2)})
@@ -180,7 +182,7 @@ def test_a_renamed_node_is_let_in_once_its_old_name_has_left(tmp_path: Path) -> 
     assert members(strategy) == {"client-2", "client-7"}
 
 
-def test_nodes_without_a_name_can_leave_and_keys_too() -> None:
+def test_nameless_nodes_and_keys_can_leave() -> None:
     nameless = FedSteer()
     start(nameless, FakeGrid({11: drifting(1, report=False), 12: drifting(2)}), 1)
     nameless.leave(["node-11"])
@@ -205,7 +207,7 @@ def test_the_time_between_two_starts_is_not_counted_twice(tmp_path: Path) -> Non
     assert 1000 <= read_json(tmp_path / "result.json")["seconds"] < 1900
 
 
-def test_who_left_a_known_population_may_come_back(tmp_path: Path) -> None:
+def test_a_client_that_left_a_known_population_may_return(tmp_path: Path) -> None:
     known = {client: 10.0 + client for client in range(4)}
     strategy = FedSteer(folder=str(tmp_path), population=known)
     grid = FakeGrid({100 + client: drifting(client) for client in range(4)})

@@ -1,4 +1,4 @@
-"""Rounds that somebody else drives: the loop of Flower itself, and strategies around ours."""
+"""Loops that are not ours: Flower's own, and those of strategies that wrap ours."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.flower.drifting_clients import FILES, INITIAL, strategy_of, world
 from tests.flower.fake import FakeGrid, arrays, reply_with, values
 
 
-def test_start_after_another_loop_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_start_after_another_loop_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     strategy = strategy_of("fedavg", tmp_path)
     Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
     strategy.start(world(), arrays(**INITIAL), num_rounds=3)
     assert [row["round"] for row in Run(tmp_path).rounds] == [1, 2, 3]
 
 
-def test_the_loop_of_flower_itself_drives_the_strategy_too(tmp_path: Path) -> None:
+def test_flowers_own_loop_gives_the_same_arrays(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path))
     theirs = Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=3)
     ours = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
@@ -34,7 +34,7 @@ def test_the_loop_of_flower_itself_drives_the_strategy_too(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_another_loop_cannot_go_on_from_a_checkpoint(wrapped: bool, tmp_path: Path) -> None:
+def test_another_loop_cannot_resume_from_a_checkpoint(wrapped: bool, tmp_path: Path) -> None:
     initial = arrays(w=np.zeros(50, np.float32))
 
     def start() -> None:
@@ -95,7 +95,7 @@ class Noisy(Strategy):
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_what_a_wrapper_makes_of_the_model_is_the_model(in_place: bool) -> None:
+def test_the_model_is_what_a_wrapper_makes_of_it(in_place: bool) -> None:
     def still(message: Message) -> Message:
         return reply_with(message, message.content["arrays"], 10, 0)  # type: ignore[arg-type]
 

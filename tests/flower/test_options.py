@@ -174,7 +174,7 @@ def test_numbers_of_clients_are_checked_at_once(name: str, value: Any) -> None:
         FedSteer(**{name: {3: value}})
 
 
-def test_other_mistakes_are_told_in_words() -> None:
+def test_paths_and_keys_of_the_wrong_type_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="folder must be a path, not 3"):
         FedSteer(folder=3)
     with pytest.raises(ConfigurationError, match="a public key is bytes"):

@@ -1,4 +1,4 @@
-"""Participation as it is: whoever is online is asked, whatever comes back is dealt with."""
+"""Real participation: nodes that are online are asked, and no reply can stop a round."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_an_unusable_reply_is_recorded_and_left_out(answer: Any, word: str, tmp_
     assert row["active"] == 2 and row["failed"] + row["dropped"] == 1 and row["asked"] == 3
 
 
-def test_a_round_without_any_reply_keeps_the_model_and_goes_on(
+def test_a_round_without_replies_keeps_the_model(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -119,7 +119,7 @@ def test_a_round_without_any_reply_keeps_the_model_and_goes_on(
     assert "could be used" not in caplog.text
 
 
-def test_a_warm_up_in_which_nobody_answers_is_told_of_and_one_that_ended_is_not(
+def test_a_warm_up_without_replies_is_mentioned_but_not_one_that_ended(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -145,7 +145,7 @@ def test_memory_moves_the_model_in_a_round_without_replies_as_in_the_simulator()
     np.testing.assert_allclose(second["w"], 2 * first["w"], rtol=1e-6)
 
 
-def test_nobody_waits_for_the_absent_and_rounds_have_a_time_limit() -> None:
+def test_absent_nodes_are_not_waited_for_and_rounds_have_a_time_limit() -> None:
     grid = FakeGrid({11: drifting(1), 12: drifting(2)}, offline={12})
     began = time.monotonic()
     FedSteer(min_train_nodes=2).start(grid, arrays(**INITIAL), num_rounds=3, timeout=17)
@@ -165,20 +165,20 @@ def test_messages_expire_with_their_round() -> None:
     assert seen == [17.0, 17.0]
 
 
-def test_the_first_registration_is_waited_for_with_a_limit_and_a_message() -> None:
+def test_too_few_registrations_are_an_error() -> None:
     strategy = FedSteer(min_available_nodes=3, registration_timeout=0.1)
     with pytest.raises(ConfigurationError, match=r"1 of 3 nodes had registered after 0\.1 seconds"):
         strategy.start(FakeGrid({11: drifting(1)}), arrays(**INITIAL))
 
 
-def test_it_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registration_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = FakeGrid({11: drifting(1)}, offline={11})
     monkeypatch.setattr("fedsteer.flower.asking.time.sleep", lambda seconds: grid.offline.clear())
     FedSteer(registration_timeout=60).start(grid, arrays(**INITIAL), num_rounds=1)
     assert grid.asked == [[11], [11]]
 
 
-def test_rounds_are_not_wasted_while_nobody_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_waits_while_no_node_is_online(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = FakeGrid({11: drifting(1)})
     naps = []
 
@@ -193,7 +193,7 @@ def test_rounds_are_not_wasted_while_nobody_is_online(monkeypatch: pytest.Monkey
     assert len(naps) == 3 and grid.asked == [[11], [11], [11], [11]]
 
 
-def test_an_empty_world_costs_a_round_its_time_limit_and_no_more() -> None:
+def test_a_round_without_nodes_takes_its_time_limit() -> None:
     grid = FakeGrid({11: drifting(1)})
     grid.before = lambda sends: grid.offline.add(11)
     began = time.monotonic()
@@ -202,7 +202,7 @@ def test_an_empty_world_costs_a_round_its_time_limit_and_no_more() -> None:
     assert strategy.run.number == 3 and 0.3 < time.monotonic() - began < 5
 
 
-def test_known_probabilities_are_used_and_strangers_to_them_are_not(tmp_path: Path) -> None:
+def test_clients_without_a_known_probability_are_dropped(tmp_path: Path) -> None:
     grid = FakeGrid({c: drifting(c) for c in (1, 2, 3)})
     known = {1: 0.25, "client-2": 0.5}
     strategy = FedSteer(known_probabilities=known, folder=str(tmp_path), fraction_evaluate=0.0)
@@ -259,7 +259,7 @@ def huge(client: int) -> Any:
     return lambda message: reply_with(message, arrays(**values), 10, client)
 
 
-def test_a_round_the_rule_refuses_holds_the_model(tmp_path: Path) -> None:
+def test_a_round_that_the_rule_refuses_keeps_the_model(tmp_path: Path) -> None:
     grid = FakeGrid({c: huge(c) for c in range(3)})
     strategy = FedAvg(
         folder=str(tmp_path), fraction_evaluate=0.0, known_probabilities={c: 1e-3 for c in range(3)}
@@ -298,9 +298,7 @@ def test_a_refused_round_counts_what_was_sent(
     assert all(result[key] == row[key] for key in ("bytes_up", "bytes_down", "server_bytes"))
 
 
-def test_a_refused_round_has_the_columns_of_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_round_has_all_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strategy = FedSteer(
         fraction_train=0.5, refresh_all_every=1, folder=str(tmp_path), fraction_evaluate=0.0
     )
@@ -333,7 +331,7 @@ def test_metrics_are_averaged_as_flower_does() -> None:
     assert set(weighted_metrics(odd, "num-examples")) == set()
 
 
-def test_diagnostics_stand_beside_the_clients_metrics() -> None:
+def test_diagnostics_are_added_to_the_clients_metrics() -> None:
     grid = FakeGrid({1: drifting(1), 2: drifting(2), 3: late})
     result = FedSteer().start(grid, arrays(**INITIAL), num_rounds=1)
     metrics = result.train_metrics_clientapp[1]
@@ -371,7 +369,7 @@ def test_reasons_are_one_line() -> None:
 
 
 def test_a_stranger_to_a_given_population_is_left_out(tmp_path: Path) -> None:
-    """Whatever size it reports: the population is known."""
+    """It may report any size."""
     strategy = FedVARP(preset="paper", population={0: 10, 1: 11}, folder=str(tmp_path))
     grid = FakeGrid({100: drifting(0), 101: drifting(1), 102: drifting(9)})
     strategy.start(grid, arrays(w=np.zeros(3, np.float32)), num_rounds=2)

@@ -1,4 +1,4 @@
-"""A killed ServerApp goes on from its last finished round, and leaves the records of one run."""
+"""A killed ServerApp resumes after its last finished round, with the records of one run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("rule", sorted(RULES))
 @pytest.mark.parametrize("sends", [4, 5])  # while training in round 3, while evaluating it
-def test_a_resumed_run_is_the_unbroken_one(rule: str, sends: int, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_unbroken_one(rule: str, sends: int, tmp_path: Path) -> None:
     unbroken = strategy_of(rule, tmp_path / "whole").start(
         world(), arrays(**INITIAL), num_rounds=6, evaluate_fn=evaluate
     )
@@ -57,7 +57,7 @@ def test_a_resumed_run_is_the_unbroken_one(rule: str, sends: int, tmp_path: Path
     assert rounds[0]["evaluation"]["clients"]["eval_acc"] == 0.5
 
 
-def test_a_finished_run_stays_as_it_is_and_can_be_continued(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_extended(tmp_path: Path) -> None:
     def start(rounds: int) -> FakeGrid:
         grid = world()
         FedSteer(folder=str(tmp_path)).start(
@@ -74,7 +74,7 @@ def test_a_finished_run_stays_as_it_is_and_can_be_continued(tmp_path: Path) -> N
     assert read_json(tmp_path / "result.json")["accuracy"] == 0.3
 
 
-def test_a_row_torn_by_the_kill_is_written_again(tmp_path: Path) -> None:
+def test_a_row_cut_short_by_the_kill_is_written_again(tmp_path: Path) -> None:
     FedSteer(folder=str(tmp_path)).start(world(), arrays(**INITIAL), num_rounds=2)
     whole = (tmp_path / "rounds.jsonl").read_bytes()
     (tmp_path / "rounds.jsonl").write_bytes(whole[:-20])
@@ -89,7 +89,7 @@ def test_resuming_can_be_declined(tmp_path: Path) -> None:
     assert len(grid.asked) == 2 and len(Run(tmp_path).rounds) == 1
 
 
-def test_a_second_start_goes_on(tmp_path: Path) -> None:
+def test_a_second_start_continues(tmp_path: Path) -> None:
     strategy = FedSteer(folder=str(tmp_path))
     strategy.start(world(), arrays(**INITIAL), num_rounds=2)
     two = strategy.start(world(), arrays(**INITIAL), num_rounds=4)
@@ -165,24 +165,24 @@ def test_the_report_has_curves_of_a_flower_run(tmp_path: Path) -> None:
     assert result["bytes_up"] > 0 and result["server_bytes"] > 0
 
 
-def test_evaluation_by_clients_gives_the_curve_where_the_server_has_none(tmp_path: Path) -> None:
+def test_without_evaluation_by_the_server_the_clients_give_the_curve(tmp_path: Path) -> None:
     FedSteer(folder=str(tmp_path)).start(world(), arrays(**INITIAL), num_rounds=2)
     assert [row["accuracy"] for row in Run(tmp_path).rounds] == [0.5, 0.5]
     assert [row["loss"] for row in Run(tmp_path).rounds] == [1.0, 1.0]
 
 
 def whole_run(folder: Path) -> dict[str, bytes]:
-    """The record files of six rounds that nothing disturbed."""
+    """The record files of six undisturbed rounds."""
     strategy_of("fedsteer", folder).start(world(), arrays(**INITIAL), num_rounds=6)
     return {name: (folder / name).read_bytes() for name in FILES}
 
 
 @pytest.mark.parametrize("where", ["saving", "recording"])
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_second_start_goes_on_from_the_last_checkpoint(
+def test_a_second_start_resumes_from_the_last_checkpoint(
     where: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one ended in the middle of a round: memory is ahead of the disk, or torn."""
+    """The first one ended in the middle of a round, with memory ahead of the disk."""
     strategy = strategy_of("fedsteer", tmp_path / "broken")
     place, name = (strategy.run, "record") if where == "recording" else (strategy.run.store, "save")
     real, calls = getattr(place, name), iter(range(1, 100))
@@ -200,7 +200,7 @@ def test_a_second_start_goes_on_from_the_last_checkpoint(
     assert {name: (tmp_path / "broken" / name).read_bytes() for name in FILES} == whole
 
 
-def test_a_second_start_without_a_folder_goes_on_from_memory(
+def test_a_second_start_without_a_folder_continues_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strategy = make_strategy("fedsteer", core_size=2)
@@ -218,7 +218,7 @@ def test_a_second_start_without_a_folder_goes_on_from_memory(
     assert strategy.run.number == 4
 
 
-def test_runs_of_different_length_are_no_seeds_of_one(tmp_path: Path) -> None:
+def test_runs_of_different_length_are_different_experiments(tmp_path: Path) -> None:
     for seed, rounds in ((0, 2), (1, 4)):
         strategy = strategy_of("fedavg", tmp_path / f"seed-{seed}", seed=seed)
         strategy.start(world(), arrays(**INITIAL), num_rounds=rounds, evaluate_fn=evaluate)

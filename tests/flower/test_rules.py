@@ -1,4 +1,4 @@
-"""Thin: given the same replies a strategy produces the arrays that its rule produces."""
+"""The same replies give the same arrays with and without Flower."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def there(client: int, number: int) -> bool:
 
 
 def pull(client: int, start: np.ndarray, correction: np.ndarray, mu: float) -> np.ndarray:
-    """Three steps of gradient descent towards the client's own target."""
+    """Three gradient steps towards the client's own target."""
     target, weights = np.cos(np.arange(DIM) + client), start.astype(np.float64)
     for _ in range(3):
         weights = weights - 0.2 * (weights - target + correction + mu * (weights - start))
@@ -117,7 +117,7 @@ def test_same_replies_give_the_arrays_of_the_rule(rule: str, preset: str) -> Non
         population=sizes,
         **options,
     )
-    # A first message to everybody tells who they are, as an earlier run would have.
+    # The nodes are known, as they would be from an earlier run.
     strategy.run.identities.names = {1000 + c: f"client-{c}" for c in range(CLIENTS)}
     result = strategy.start(grid, arrays(**INITIAL), num_rounds=ROUNDS)
 

@@ -1,4 +1,4 @@
-"""Where the server asks a fraction of whoever is online, that fraction is the probability."""
+"""If the server asks a fraction of the online nodes, that fraction is the probability."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_fraction_is_asked_and_its_probability_is_used(tmp_path: Path) -> None
     ("nodes", "fraction", "least", "asked"),
     [(14, 0.1, 1, 1), (10, 0.05, 2, 2), (4, 0.01, 1, 1), (7, 0.5, 1, 4), (3, 0.4, 9, 3)],
 )
-def test_a_sample_weighs_one_in_the_mean(
+def test_weights_of_a_sample_sum_to_one_on_average(
     nodes: int, fraction: float, least: int, asked: int
 ) -> None:
     points = {c: 10 + c for c in range(nodes)}
@@ -64,7 +64,7 @@ def test_a_sample_weighs_one_in_the_mean(
     assert np.mean(sums) == pytest.approx(1.0, abs=3 * error + 1e-9)
 
 
-def test_the_share_is_taken_of_those_who_are_online(tmp_path: Path) -> None:
+def test_the_share_is_that_of_the_online_nodes(tmp_path: Path) -> None:
     grid = FakeGrid({c: drifting(c) for c in range(1, 11)})
     grid.before = lambda sends: grid.offline.update(range(1, 1 + 3 * (sends + 1)))
     strategy = FedSteer(

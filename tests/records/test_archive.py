@@ -1,4 +1,4 @@
-"""One small file of many runs: nothing a table needs is lost, the same bytes, safe to open."""
+"""Packed runs: they keep what tables need, are reproducible, and safe to open."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_shortening_twice_changes_nothing(value: object) -> None:
     ("clients", "detailed"),
     [("none", set()), ("first", {"seed-0"}), ("all", {"seed-0", "seed-1"})],
 )
-def test_whose_clients_are_kept(
+def test_which_runs_keep_their_clients(
     runs: Path, tmp_path: Path, clients: str, detailed: set[str]
 ) -> None:
     packed = tmp_path / "records.tar.xz"
@@ -109,7 +109,7 @@ def test_folders_of_several_places_and_unfinished_runs(runs: Path, tmp_path: Pat
         pack_records([runs, runs], packed)
 
 
-def test_the_sheet_travels_along(runs: Path, tmp_path: Path) -> None:
+def test_the_sheet_is_packed_too(runs: Path, tmp_path: Path) -> None:
     packed = tmp_path / "records.tar.xz"
     assert read_sheet(runs) is None
     pack_records([runs], packed)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and what becomes of numbers JSON does not know."""
+"""Files are whole or not there; numbers that JSON does not know are converted."""
 
 from __future__ import annotations
 

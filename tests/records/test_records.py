@@ -1,4 +1,4 @@
-"""Writing rows, going back, and reading runs again."""
+"""Writing rows, rewinding, and reading runs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, content: bytes, line: int) -> No
         _ = Run(tmp_path).rounds
 
 
-def test_a_row_still_being_written_is_no_row_yet(tmp_path: Path) -> None:
+def test_an_unfinished_row_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"round":1}\n{"round":2}\n{"rou')
     assert Run(tmp_path).rounds == [{"round": 1}, {"round": 2}]
     assert not Run(tmp_path).finished and Run(tmp_path).result is None
@@ -147,8 +147,8 @@ def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
     assert set(row) & set(SCALARS) == {"accuracy", "active", "loss"}
 
 
-def test_a_round_told_twice_counts_once(tmp_path: Path) -> None:
-    """A kill comes after the last checkpoint: some rounds are run again."""
+def test_a_round_that_is_run_again_counts_once(tmp_path: Path) -> None:
+    """Rounds after the last checkpoint are run again after a kill."""
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for rounds in ((1, 2, 3, 4), (3, 4, 5)):
         track = tensorboard_tracker(tmp_path)
@@ -165,7 +165,7 @@ def test_a_round_told_twice_counts_once(tmp_path: Path) -> None:
         ({"format": 9, "seed": 1}, "manifest.json has format 9, this release reads 1"),
     ],
 )
-def test_manifests_nobody_can_know(tmp_path: Path, manifest: Any, words: str) -> None:
+def test_empty_and_newer_manifests_are_refused(tmp_path: Path, manifest: Any, words: str) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(DataError, match=words):
         _ = Run(tmp_path).manifest

@@ -1,4 +1,4 @@
-"""Running sums of a run."""
+"""Running totals of a run."""
 
 from __future__ import annotations
 

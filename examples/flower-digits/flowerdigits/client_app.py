@@ -1,7 +1,7 @@
 """A client that is often away.
 
-But for the two helpers, which FedProx and SCAFFOLD need and which do nothing under other rules, it
-would be the same for any strategy of Flower.
+Any Flower strategy could use it. The two helpers are for FedProx and SCAFFOLD and do nothing under
+other rules.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ app = ClientApp()
 
 @app.train()
 def train_locally(message: Message, context: Context) -> Message:
-    """Train on this client's partition, if it is there."""
+    """Train on this client's partition, unless it is away."""
     config: dict[str, Any] = dict(context.run_config)
     partition, seed = int(context.node_config["partition-id"]), config["seed"]
     number = int(message.content["config"]["server-round"])

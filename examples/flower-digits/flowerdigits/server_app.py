@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
 
     rule = str(config["rule"])
     options: dict[str, Any] = {"seed": int(config["seed"])}
-    if rule == "scaffold":  # its server has to know the clients' learning rate
+    if rule == "scaffold":  # its server needs the clients' learning rate
         options["local_rate"] = float(config["rate"])
     strategy = make_strategy(rule, config, **options)
     strategy.start(

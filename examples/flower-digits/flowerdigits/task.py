@@ -1,4 +1,4 @@
-"""Model, data and training; nothing here knows of Flower or of any rule."""
+"""Model, data, participation and training, independent of Flower and of any rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def partitions(clients: int, gamma: float, points: int, seed: int) -> list[tuple
 def is_there(
     partition: int, number: int, clients: int, weak: float, powerful: float, seed: int
 ) -> bool:
-    """A coin for every (seed, round, client), as skewed as the client's probability."""
+    """Draw with the client's probability; a function of (seed, round, client)."""
     odds = group_probabilities(clients, weak, powerful, 0.5, seed)
     draw = generator(seed, "is there", round=number, client=partition)
     return bool(draw.random() < odds[partition])

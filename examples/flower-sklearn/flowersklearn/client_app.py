@@ -13,7 +13,7 @@ app = ClientApp(mods=[report_identity])
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Fit, if this client is there."""
+    """Fit, unless this client is away."""
     config = context.run_config
     client, seed = int(context.node_config["partition-id"]), int(config["seed"])
     number = int(message.content["config"]["server-round"])

@@ -1,4 +1,4 @@
-"""The server: a rule by name, any but fedprox and scaffold, which need clients that help."""
+"""The server: any rule by name except fedprox and scaffold, which need help from clients."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ def zero_weights() -> Weights:
 def partition(
     client: int, clients: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The digits of one client; few hold many of any one kind."""
+    """The digits of one client, with skewed labels."""
     images, labels = digits().train()
     rows = dirichlet(labels, clients, 0.3, seed=seed).indices[client]
     return images[rows].reshape(len(rows), -1).astype(np.float64), labels[rows]
 
 
 def is_there(client: int, number: int, often: float, rarely: float, seed: int) -> bool:
-    """A coin for every (seed, round, client)."""
+    """Draw with the client's probability; a function of (seed, round, client)."""
     draw = generator(seed, "is there", round=number, client=client)
     return bool(draw.random() < (rarely if client % 2 else often))
 
