@@ -289,10 +289,12 @@ def test_the_page_of_a_paper_table_says_what_it_is_about_and_shows_its_figure(
     tmp_path: Path,
 ) -> None:
     runs = find_runs(make_comparison(tmp_path / "runs", ["fedavg"], seeds=1, rounds=4, clients=4))
-    page = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE).read_text()
+    page = write_page(runs, tmp_path / "page.html", paper_table=PAPER_TABLE).read_text()
     assert "<p>One &lt;thing&gt;.</p><p>Another.</p>" in page
     assert page.count('<div class="drawn"><img alt="T" src="data:image/svg+xml;base64,') == 1
-    curves = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE | {"figure": "curves"})
+    curves = write_page(
+        runs, tmp_path / "page.html", paper_table=PAPER_TABLE | {"figure": "curves"}
+    )
     assert 'class="drawn"' not in curves.read_text(), "those are drawn below"
 
 
@@ -305,7 +307,7 @@ def test_pictures_need_matplotlib_and_say_so_while_tables_and_the_page_do_not(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     runs, out = find_runs(folder), tmp_path / "out"
     assert table_of(runs, PAPER_TABLE).startswith("# T\n\nOne <thing>.")
-    page = write_page(runs, tmp_path / "page.html", sheet=PAPER_TABLE).read_text()
+    page = write_page(runs, tmp_path / "page.html", paper_table=PAPER_TABLE).read_text()
     assert "The figure is left out: matplotlib is not installed." in page
     assert main(["report", str(folder)]) == 0
     assert main(["report", str(folder), "--format", "md"]) == 0

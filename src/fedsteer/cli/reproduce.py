@@ -106,7 +106,7 @@ def execute(options: argparse.Namespace) -> int:
         return 130
     # Columns that another call ran stand in the same table; runs of another table do not.
     everything = runs_of_sheet(find_runs(out), record)
-    page = write_page(everything, out / "report.html", title=sheet.title, sheet=record)
+    page = write_page(everything, out / "report.html", title=sheet.title, paper_table=record)
     written = write_files(everything, record, out)  # last: the pictures need matplotlib
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))

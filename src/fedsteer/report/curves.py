@@ -6,7 +6,7 @@ thinned to what an eye can tell apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,96 +42,80 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
     all     rounds, warm-up included   groups        {name: {mean, half}}
     sent    bytes both ways so far
     """
-    evaluated: dict[int, list[tuple[dict[str, Any], float]]] = {}
+    evaluated: dict[int, list[dict[str, Any]]] = {}
     for run in runs:
         sent = 0.0
         for row in run.rounds:
             sent += (number(row, "bytes_up") or 0.0) + (number(row, "bytes_down") or 0.0)
-            moment = number(row, "training_round") or number(row, "round")
-            if number(row, "accuracy") is None or look(row, "phase") == "warm-up" or not moment:
-                continue
-            evaluated.setdefault(int(moment), []).append((row, sent))
+            moment = _training_round(row)
+            if moment and number(row, "accuracy") is not None:
+                evaluated.setdefault(int(moment), []).append(row | {"sent": sent})
     if not evaluated:
         return None
     order = sorted(evaluated)
     kept = [order[index] for index in thinned(len(order), CURVE_POINTS)]
+    rows = [evaluated[moment] for moment in kept]
     names = dict.fromkeys(
-        name
-        for moment in kept
-        for row, _ in evaluated[moment]
-        for name in look(row, "group_accuracy") or ()
+        name for seeds in rows for row in seeds for name in look(row, "group_accuracy") or ()
     )
-    curve: dict[str, Any] = {
+    sent_so_far = _band(rows, "sent")["mean"]
+    return {
         "train": kept,
-        "all": [_mean([number(row, "round") for row, _ in evaluated[at]]) for at in kept],
-        "sent": [_mean([sent for _, sent in evaluated[at]]) for at in kept],
-        **_band([[number(row, "accuracy") for row, _ in evaluated[at]] for at in kept]),
-        "groups": {
-            name: _band(
-                [[number(row, "group_accuracy", name) for row, _ in evaluated[at]] for at in kept]
-            )
-            for name in names
-        },
+        "all": _band(rows, "round")["mean"],
+        **({"sent": sent_so_far} if any(sent_so_far) else {}),
+        **_band(rows, "accuracy"),
+        "groups": {name: _band(rows, "group_accuracy", name) for name in names},
     }
-    if not any(curve["sent"]):
-        del curve["sent"]
-    return curve
 
 
 def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Median variance of the update over seeds and neighbouring rounds."""
-    pairs = [
-        (number(row, "training_round") or number(row, "round"), number(row, "variance"))
-        for run in runs
-        for row in run.rounds
-        if look(row, "phase") != "warm-up"
-    ]
+    pairs = [(_training_round(row), number(row, "variance")) for run in runs for row in run.rounds]
     known = [(moment, value) for moment, value in pairs if moment and value and value > 0]
     if not known:
         return None
     moments, values = np.array(known).T
     width = max(1, int(np.ceil(moments.max() / VARIANCE_POINTS)))
     bins = (moments - 1) // width
-    x, y = [], []
-    for index in np.unique(bins):
-        inside = bins == index
-        x.append(rounded(float(moments[inside].mean())))
-        y.append(rounded(float(np.median(values[inside])), 3))
-    return {"x": x, "y": y}
+    inside = [bins == index for index in np.unique(bins)]
+    return {
+        "x": [rounded(float(moments[one].mean())) for one in inside],
+        "y": [rounded(float(np.median(values[one])), 3) for one in inside],
+    }
 
 
 def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Rounds in which the norm bound shortened the update, and by how much."""
-    acted: list[tuple[int, float]] = []
-    rounds = 0
-    for run in runs:
-        for row in run.rounds:
-            factor, moment = number(row, "bound_factor"), number(row, "round")
-            if factor is None or moment is None:
-                continue
-            rounds += 1
-            if factor < 1:
-                acted.append((int(moment), factor))
+    pairs = [
+        (int(moment), factor)
+        for run in runs
+        for row in run.rounds
+        if (factor := number(row, "bound_factor")) is not None
+        and (moment := number(row, "round")) is not None
+    ]
+    acted = sorted((moment, factor) for moment, factor in pairs if factor < 1)
     if not acted:
         return None
-    acted.sort()
     kept = [acted[index] for index in thinned(len(acted), EVENT_POINTS)]
     return {
         "x": [moment for moment, _ in kept],
         "y": [rounded(factor, 3) for _, factor in kept],
         "acted": len(acted),
-        "rounds": rounds,
+        "rounds": len(pairs),
     }
 
 
-def _band(samples: list[list[float | None]]) -> dict[str, list[float | int | None]]:
-    found = [estimate(values) for values in samples]
+def _training_round(row: dict[str, Any]) -> float | None:
+    """None in the warm-up; records of other programs may only number all rounds."""
+    if look(row, "phase") == "warm-up":
+        return None
+    return number(row, "training_round") or number(row, "round")
+
+
+def _band(rows: Iterable[Sequence[Any]], *keys: str) -> dict[str, list[float | int | None]]:
+    """Mean and half interval of a number of every evaluated round."""
+    found = [estimate(number(row, *keys) for row in seeds) for seeds in rows]
     return {
         "mean": [None if one is None else rounded(one.mean) for one in found],
         "half": [None if one is None else rounded(one.drawn, 3) for one in found],
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | int | None:
-    found = estimate(values)
-    return None if found is None else rounded(found.mean)

@@ -208,6 +208,7 @@ def _text(run: Run, *keys: str) -> str:
     return "" if found is None else str(found)
 
 
-def in_order(names: Collection[str], order: Sequence[str]) -> list[str]:
-    """Those of `order` first, in their order, then the others by name."""
-    return [name for name in order if name in names] + sorted(set(names) - set(order))
+def in_order(names: Collection[str], order: Collection[str]) -> list[str]:
+    """Those of `order` first, in its order, then the others as they come."""
+    first = [name for name in order if name in names]
+    return first + [name for name in names if name not in order]

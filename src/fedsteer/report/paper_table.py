@@ -100,7 +100,7 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
     rows = {(row.experiment, row.label): row for row in summarise(known).rows}
     lines: list[Line] = []
     choices: list[Choice] = []
-    for experiment in in_order({entry.experiment for entry in entries}, list(published)):
+    for experiment in in_order(sorted({entry.experiment for entry in entries}), published):
         here = [entry for entry in entries if entry.experiment == experiment]
         paper = published.get(experiment, {})
         made = [choice for name in paper if (choice := _choice(name, here)) is not None]

@@ -66,7 +66,7 @@ def to_svg(
     if not curves:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = styles(entries)
-    experiments = in_order({curve.experiment for curve in curves}, order)
+    experiments = in_order(sorted({curve.experiment for curve in curves}), order)
     kept = [axis for axis in axes if any(axis in curve.points for curve in curves)] or ["train"]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     columns = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))

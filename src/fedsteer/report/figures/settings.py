@@ -26,7 +26,7 @@ def settings_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
     """Final accuracy of every rule and seed, settings from top to bottom."""
     entries = gather(runs)
     accuracies = _accuracies(runs)
-    names = in_order({name for name, _ in accuracies}, order)
+    names = in_order(sorted({name for name, _ in accuracies}), order)
     looks = dict(sorted(styles(entries).items()))
 
     def draw(figure: SubFigure) -> None:
@@ -57,7 +57,7 @@ def settings_table(runs: Iterable[Run], order: Sequence[str]) -> str:
     labels = sorted({label for _, label in accuracies})
     rows = [
         [name, *(_mean_and_seeds(accuracies.get((name, label), [])) for label in labels)]
-        for name in in_order({name for name, _ in accuracies}, order)
+        for name in in_order(sorted({name for name, _ in accuracies}), order)
     ]
     note = "Final accuracy in %: the mean, and in brackets every seed."
     return f"{table(['setting', *labels], rows, ['setting'])}\n{note}\n"

@@ -1,0 +1,221 @@
+"""The numbers of the page: what it shows of each rule in each experiment, as JSON-able data.
+
+An entry is a rule in an experiment. A rule that was run in several experiments has one name, look
+and button; the reader chooses the experiment.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from fedsteer.records import Run
+from fedsteer.report.curves import accuracy_curve, bound_events, rounded, thinned, variance_curve
+from fedsteer.report.entries import Entry, gather, in_order, look, number
+from fedsteer.report.styles import DARK, LIGHT, styles
+from fedsteer.report.tables import Row, Summary, summarise
+from fedsteer.report.visits import (
+    EVENTS,
+    RASTER_CLIENTS,
+    Visits,
+    client_order,
+    raster,
+    read_visits,
+    residuals,
+    staleness_shares,
+)
+
+WATCHED = 12
+COORDINATE_ROUNDS = 150
+COORDINATES = 64
+CLASSES = 200
+LEVELS = 999  # coordinates are drawn in this many steps either side of zero
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the page shows: the entries in the order of the rows of the summary."""
+
+    entries: tuple[Entry, ...]
+    summary: Summary
+    visits: tuple[tuple[Visits, ...], ...]  # per entry, those of the runs that are shown
+
+    @property
+    def rules(self) -> list[str]:
+        """Labels, in the order of the rows."""
+        return list(dict.fromkeys(entry.label for entry in self.entries))
+
+    def of(self, experiment: str) -> list[int]:
+        """Indices of the entries of an experiment."""
+        return [at for at, entry in enumerate(self.entries) if entry.experiment == experiment]
+
+
+def collect(runs: Sequence[Run], baseline: str | None, order: Sequence[str] = ()) -> Material:
+    """Read the runs. The experiments stand in this order, others in the order of the runs."""
+    summary = summarise(runs, baseline)
+    entries = gather(runs)
+    place = {run.folder: at for at, run in reversed(list(enumerate(runs)))}
+    first = {name: len(runs) for name in summary.experiments}
+    for entry in entries:
+        places = [place[run.folder] for run in entry.runs]
+        first[entry.experiment] = min(first[entry.experiment], *places)
+    names = in_order(sorted(first, key=first.__getitem__), order)
+    rows = tuple(sorted(summary.rows, key=lambda row: names.index(row.experiment)))
+    by_name = {(entry.experiment, entry.label): entry for entry in entries}
+    ordered = tuple(by_name[row.experiment, row.label] for row in rows)
+    return Material(
+        entries=ordered,
+        summary=Summary(rows=rows, baseline=summary.baseline, groups=summary.groups),
+        visits=tuple(tuple(read_visits(run) for run in entry.shown) for entry in ordered),
+    )
+
+
+def page_data(material: Material) -> dict[str, Any]:
+    """All numbers of the plots.
+
+    rules         name and look of each rule
+    experiments   their names
+    entries       which rule in which experiment, as indices into these two lists
+    panels        names of the plots of each section; [] if it has nothing to show
+    others        one item per entry, None if it has no data; equal `holds` and `rasters` are kept
+                  only once
+    """
+    entries, visits = material.entries, material.visits
+    rules, experiments = material.rules, list(material.summary.experiments)
+    looks = styles(entries)
+    rasters = [raster(entry.shown[0]) for entry in entries]
+    unique: list[Any] = []
+    for one in rasters:  # all rules meet the same draws: most of these are equal
+        if one is not None and one not in unique:
+            unique.append(one)
+    plots: dict[str, list[Any]] = {
+        "accuracy": [accuracy_curve(entry.shown) for entry in entries],
+        "residual": [residuals(one) for one in visits],
+        "staleness": [staleness_shares(one) for one in visits],
+        "variance": [variance_curve(entry.shown) for entry in entries],
+        "cost": [_cost(row) for row in material.summary.rows],
+        "coordinates": [coordinates(entry.shown[0]) for entry in entries],
+        "holds": _holdings(material),
+        "events": [bound_events(entry.shown) for entry in entries],
+        "raster": [None if one is None else unique.index(one) for one in rasters],
+    }
+    panels = {key: [""] * any(one is not None for one in plots[key]) for key in plots}
+    groups = (name for curve in plots["accuracy"] if curve for name in curve["groups"])
+    panels["groups"] = list(dict.fromkeys(groups))
+    panels["staleness"] = sorted({name for shares in plots["staleness"] for name in shares or ()})
+    return {
+        "rules": [{"name": name, **asdict(looks[name])} for name in rules],
+        "palettes": {"light": LIGHT, "dark": DARK},
+        "experiments": [name or "unnamed" for name in experiments],
+        "entries": [
+            {"rule": rules.index(one.label), "experiment": experiments.index(one.experiment)}
+            for one in entries
+        ],
+        "panels": panels,
+        "kinds": EVENTS,
+        "rasters": unique,
+        **plots,
+    }
+
+
+def coordinates(run: Run) -> dict[str, Any] | None:
+    """Coordinates of watched clients by training round: per client, k rows of whole steps."""
+    values = run.arrays.get("coordinates")
+    if values is None or values.ndim != 3 or not values.size:
+        return None
+    rounds = [
+        number(row, "training_round") or number(row, "round")
+        for row in run.rounds
+        if look(row, "phase") != "warm-up"  # before training there are no coordinates
+    ]
+    if len(rounds) != len(values) or None in rounds:
+        rounds = [float(moment) for moment in range(1, len(values) + 1)]
+    watched = run.arrays.get("watched")
+    names: Sequence[Any] = range(values.shape[1])
+    if watched is not None and watched.shape == (values.shape[1],):
+        names = watched.tolist()
+    kept = thinned(len(values), COORDINATE_ROUNDS)
+    pictures = []
+    for client in thinned(values.shape[1], WATCHED):
+        picture = values[kept, client, :COORDINATES].astype(float).T  # (k, rounds)
+        largest = float(np.max(np.abs(picture), where=np.isfinite(picture), initial=0.0))
+        if not largest:
+            continue  # never visited, so far
+        scale = float(f"{largest / LEVELS:.6g}")
+        steps = [
+            [round(value) if np.isfinite(value) else None for value in line]
+            for line in (picture / scale).tolist()
+        ]
+        pictures.append({"client": str(names[client]), "scale": scale, "rows": steps})
+    if not pictures:
+        return None
+    return {"rounds": [int(rounds[index] or 0) for index in kept], "watched": pictures}
+
+
+def _cost(row: Row) -> dict[str, Any] | None:
+    """Final accuracy and what it took; None without an accuracy or any cost."""
+    sent = [one.mean for one in (row.bytes_up, row.bytes_down) if one is not None]
+    costs: dict[str, Any] = {}
+    if row.server_bytes is not None:
+        costs["memory"] = rounded(row.server_bytes.mean)
+    if sent:
+        costs["sent"] = rounded(sum(sent))
+    if row.accuracy is None or not costs:
+        return None
+    return costs | {"mean": rounded(row.accuracy.mean), "half": rounded(row.accuracy.drawn, 3)}
+
+
+def _holdings(material: Material) -> list[dict[str, Any]]:
+    """One picture for each different distribution of data (normally one per experiment).
+
+    Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones in
+    an experiment the first whose clients differ in presence is kept, since that orders them.
+    """
+    found: list[dict[str, Any]] = []
+    for place, experiment in enumerate(material.summary.experiments):
+        seen: set[str] = set()
+        members = [material.entries[at] for at in material.of(experiment)]
+        for entry in sorted(members, key=lambda entry: -_presences(entry)):
+            key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
+            picture = None if key in seen else _holds(entry.shown[0])
+            seen.add(key)
+            if picture is None:
+                continue
+            same = next((one for one in found if picture.items() <= one.items()), None)
+            if same is not None:
+                same["experiments"].append(place)
+            else:
+                title = entry.experiment or entry.label
+                found.append({"title": title, "experiments": [place], **picture})
+    return found
+
+
+def _presences(entry: Entry) -> int:
+    """How many different probabilities of participation the clients have."""
+    return len(set(map(str, look(entry.shown[0].manifest, "clients", "probabilities") or ())))
+
+
+def _holds(run: Run) -> dict[str, Any] | None:
+    """Data points of each client by class, clients in the order of the raster."""
+    table = look(run.manifest, "clients", "holds")
+    if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
+        return None
+    classes = min(max(map(len, table)), CLASSES)
+    order = [client for client in client_order(run.manifest) if int(client) < len(table)]
+    kept = [order[index] for index in thinned(len(order), RASTER_CLIENTS)]
+    rows = [[int(number(value) or 0) for value in table[int(client)][:classes]] for client in kept]
+    if not any(map(any, rows)):
+        return None
+    groups = look(run.manifest, "clients", "data_group")
+    known = isinstance(groups, list) and len(groups) >= len(table)
+    return {
+        "clients": kept,
+        "rows": rows,
+        "classes": classes,
+        "groups": [str(groups[int(client)]) for client in kept] if known else None,
+        "of": len(order),
+    }
