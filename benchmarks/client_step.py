@@ -3,9 +3,9 @@
     python benchmarks/client_step.py --device cuda
 
 One client-step is one SGD step of one client. For every network the gradients by formula are
-checked against torch.func in float64 before anything is timed. The floor counts the operations
-of the step at the matrix rate measured here and the fewest bytes it can move (parameters and
-activations once each way) at the copy bandwidth measured here; the larger of the two.
+checked against torch.func in float64 before anything is timed. The floor is the larger of two
+times: the operations of the step at the matrix rate, and the fewest bytes it can move (parameters
+and activations once each way) at the copy bandwidth, both rates measured in the same run.
 """
 
 from __future__ import annotations

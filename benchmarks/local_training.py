@@ -1,13 +1,13 @@
-"""The engine of the static rule against the sequential and a plain loop; cost over the population.
+"""The chosen engine against the sequential one and a plain loop; cost over the population.
 
     python benchmarks/local_training.py
 
 (a) one round of local training on a CPU: 100 clients on the digits with the MLP, sizes skewed as in
-    the paper; 10 clients of 100 points with the paper's two small CNNs on made images; 50 clients
-    of 50 points of 32 x 32 x 3, batch 10, one epoch, with the CNN of pfl-research's CIFAR-10
-    benchmark (without its dropout). The engines run in turns on the same orders and their updates
-    are compared, so none of them skips work. The plain loop is what one writes by hand: an
-    nn.Module and torch.optim.SGD.
+    the paper; 10 clients of 100 points with the paper's two small CNNs on made-up images; 50
+    clients of 50 points of 32 x 32 x 3, batch 10, one epoch, with the CNN of pfl-research's
+    CIFAR-10 benchmark (without its dropout). Engines run in turns on the same orders and their
+    updates are compared, so skipped work would show. The plain loop is an nn.Module and
+    torch.optim.SGD.
 (b) seconds per round and resident memory with 100, 1,000 and 10,000 clients, 1 % of them active.
 """
 
@@ -28,8 +28,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
+from costs.timing import peak_memory
+from fedsteer.bench.networks import pfl_cnn
 from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment
@@ -52,7 +54,7 @@ MADE = {"classes": 10, "side": 28, "points": 1_200}
 def plain_loop(
     network: Network, data: TrainingData, how: LocalTraining, clients: Sequence[NDArray[np.int64]]
 ) -> None:
-    """One client after the other, as in any tutorial; nothing of fedsteer but the module."""
+    """One client after the other, as in any tutorial; only the module is fedsteer's."""
     module = network.factory()
     start = [value.detach().clone() for value in module.parameters()]
     for own in clients:
@@ -148,20 +150,12 @@ def measured(name: str, repeats: int) -> dict[str, Any]:
         "partition.kind": "iid",
         "partition.clients": 10,
         "partition.points": 100,
-        # At the experiments' own rates a client can diverge on made images; then rounding grows
-        # without bound, in the reference too, and the difference would say nothing.
+        # At the experiments' own rates a client can diverge on made-up images. Rounding errors
+        # then grow without bound, and the difference would say nothing.
         "training.rate": 0.05,
     }
     experiment = {"emnist-cnn": "emnist", "fashion-cnn": "fashion-mnist"}[name]
     return of_experiment(load_experiment(experiment, made), 10, few)
-
-
-def cifar_cnn() -> nn.Module:
-    """Two 3 x 3 convolutions, one pooling, one hidden layer, for 32 x 32 x 3."""
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(64 * 14 * 14, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
 
 
 def of_cifar_cnn(repeats: int, clients: int = 50, points: int = 50) -> dict[str, Any]:
@@ -172,13 +166,8 @@ def of_cifar_cnn(repeats: int, clients: int = 50, points: int = 50) -> dict[str,
     split = np.split(np.arange(clients * points), clients)
     how = LocalTraining(epochs=1, batch=10, rate=0.1)
     data = TrainingData(images, labels, 10)
-    return engines("cifar-cnn", Network(cifar_cnn), data, how, split, repeats)
-
-
-def peak_memory() -> int:
-    """Most bytes this process ever held; getrusage would tell the parent's, if that is larger."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+    network = Network(partial(pfl_cnn, (3, 32, 32), 10))
+    return engines("cifar-cnn", network, data, how, split, repeats)
 
 
 def population(clients: int, rounds: int) -> dict[str, Any]:

@@ -24,8 +24,8 @@ class Plan:
     active: int = 10  # m
     clients: int = 100  # N
     dim: int = 400_000  # d, of the axes k and m
-    population_dim: int = 10_000  # d, of the axis N: everybody's coordinates are to be filled in
-    cohort: int = 2_000  # so many at a time
+    population_dim: int = 10_000  # d of the axis N, where all coordinates are filled in first
+    cohort: int = 2_000  # clients at a time
     repeats: int = 21
     populations: tuple[int, ...] = (
         *(100, 316, 1_000, 3_160, 10_000, 31_600),
@@ -86,7 +86,7 @@ def step_over_m(plan: Plan) -> Measured:
 
 
 def step_over_n(plan: Plan) -> Measured:
-    """Everybody has been there once, so that all N k coordinates exist."""
+    """Every client has taken part once, so that all N k coordinates exist."""
     updates = make_updates("numpy", plan.cohort, plan.population_dim)
     servers = {}
     for size in plan.populations:
@@ -114,7 +114,7 @@ def search_over_k(plan: Plan) -> Measured:
 
 
 def rounds_over_n(plan: Plan, script: str, quick: bool) -> Measured:
-    """Each N in a process of its own: the most memory a process held cannot be reset."""
+    """Each N in a process of its own, because the peak memory of a process cannot be reset."""
     found = [
         in_fresh_process(script, ["--population", str(size)] + ["--quick"] * quick, threads=1)
         for size in plan.populations
@@ -124,7 +124,7 @@ def rounds_over_n(plan: Plan, script: str, quick: bool) -> Measured:
 
 
 def population(clients: int, plan: Plan) -> dict[str, float]:
-    """A simulation with ten of `clients` there in a round: data, local training, rule, records."""
+    """A simulation with ten of `clients` active: data, local training, rule, records."""
     from fedsteer.simulate.entries import find_entry
     from fedsteer.simulate.experiment_files import load_experiment
     from fedsteer.simulate.loop import Simulation
@@ -146,7 +146,7 @@ def population(clients: int, plan: Plan) -> dict[str, float]:
     built = time.perf_counter() - start
     spent, active = [], []
     rounds = simulation.rounds()
-    while True:  # timed from outside, so that drawing who is there counts
+    while True:  # timed from outside, so that drawing participants counts
         start = time.perf_counter()
         happened = next(rounds, None)
         if happened is None:
@@ -162,7 +162,7 @@ def population(clients: int, plan: Plan) -> dict[str, float]:
 
 
 def _steps(servers: dict[int, Server], plan: Plan) -> Measured:
-    """Time of a step, what the state holds after it, and what a step takes beside it."""
+    """Time of a step, memory of the state after it, and further memory during it."""
     found = _times(servers, plan)
     found["state bytes"] = [server.state.nbytes for server in servers.values()]
     found["step bytes"] = [_extra_memory(server) for server in servers.values()]

@@ -14,8 +14,8 @@ from fedsteer.report.statistics import t_quantile
 class Fit:
     """cost = exp(intercept) * size**slope; the 95 % interval of the slope is slope ± half.
 
-    The interval tells how far the points are from a straight line, be it by noise or by curvature:
-    a cost with a fixed part is no power law, and its interval is wide. Two points have none.
+    The interval shows how far the points are from a straight line, through noise or curvature: a
+    cost with a fixed part is no power law, and its interval is wide. Two points have none.
     """
 
     slope: float
@@ -37,4 +37,4 @@ def fit(sizes: Sequence[float], costs: Sequence[float]) -> Fit:
         left = y - (slope * x + intercept)
         spread = np.sqrt(left @ left / freedom / np.sum((x - x.mean()) ** 2))
         half = t_quantile(freedom) * float(spread)
-    return Fit(float(slope), half, float(intercept))
+    return Fit(slope=float(slope), half=half, intercept=float(intercept))

@@ -1,4 +1,4 @@
-"""What of the measurements is shown, beside which claim: the table and the pictures agree."""
+"""What the scaling table and picture show, and the claims of the paper beside it."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def shown(measured: dict[str, Any]) -> list[Shown]:
         half = (len(sizes) - 1) // 2
         found.append(
             Shown(
-                panel,
-                sizes,
-                values,
-                fit(sizes, values),
-                fit(sizes[half:], values[half:]),
-                sizes[half],
-                axis["fixed"],
+                panel=panel,
+                sizes=sizes,
+                values=values,
+                whole=fit(sizes, values),
+                upper=fit(sizes[half:], values[half:]),
+                upper_from=sizes[half],
+                fixed=axis["fixed"],
             )
         )
     return found

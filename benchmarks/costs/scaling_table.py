@@ -13,7 +13,7 @@ HEAD = """| what | paper | slope, all sizes | slope, larger half | smallest | la
 
 
 def to_markdown(measured: dict[str, Any]) -> str:
-    """One row a panel: slopes with 95 % intervals, and the two ends."""
+    """One row per panel: slopes with 95 % intervals, and both ends."""
     return HEAD + "".join(f"{_row(entry)}\n" for entry in shown(measured))
 
 
@@ -36,7 +36,7 @@ def in_words(found: Fit) -> str:
 
 
 def in_units(value: float, quantity: str) -> str:
-    """Three digits, in a unit people read."""
+    """Three digits with a prefixed unit."""
     units = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
     name = "B"
     if "seconds" in quantity:

@@ -70,7 +70,7 @@ def steering(
 
 
 def one_by_one(updates: Any) -> list[Any]:
-    """The rows as vectors in memory of their own, as a server gets them."""
+    """The rows as separate vectors, as a server receives them."""
     return [row + 0 for row in updates]
 
 

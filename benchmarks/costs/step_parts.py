@@ -65,7 +65,7 @@ QUICK = Scale(
 
 
 def three_products(server: Server, library: str) -> dict[str, Callable[[], object]]:
-    """What no implementation can avoid, on the very arrays of the server, and the bare sum."""
+    """What no implementation can avoid, on the server's own arrays, and FedAvg's sum."""
     basis = server.state.memory.own.columns.rows  # type: ignore[attr-defined]
     updates = server.updates[: len(server.active)]
     c, a = np.full(len(basis), 0.1, np.float32), np.full(len(updates), 0.1, np.float32)
@@ -99,12 +99,12 @@ def measure_step(scale: Scale, library: str) -> dict[str, Any]:
 
 
 def measure_population(scale: Scale, library: str) -> dict[str, Any]:
-    """(b) the same step with very many clients, and the memory it holds."""
+    """(b) the same step with a million clients, and the memory it holds."""
     updates = make_updates(library, max(scale.columns, scale.active), scale.dim)
     before = resident()
     many = steering(scale.many_clients, scale.columns, scale.active, 1, updates, spread=True)
     draw = np.random.default_rng(3)
-    for _ in range(10):  # clients come as they like; tables grow as they come
+    for _ in range(10):  # tables grow as clients arrive
         many.take(draw.choice(scale.many_clients, scale.active, replace=False).tolist())
     after = resident()
     few = steering(scale.clients, scale.columns, scale.active, 1, updates, spread=True)
@@ -153,7 +153,7 @@ def measure_scaling(scale: Scale, library: str) -> dict[str, Any]:
     def of(clients: int = n, columns: int = k, active: int = m, dim: int = d) -> Server:
         return steering(clients, columns, active, 1, updates[:, :dim], spread=clients > n)
 
-    # At a quarter of d, so that 40 columns and 40 updates fit where ten do.
+    # A quarter of d, so that 40 columns and 40 updates need no more memory than ten.
     quarter = d // 4
     steps = {
         "d": {size: of(dim=size) for size in scale.dims},

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedsteer.bench.machine import processor
+
 
 def medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median seconds of each, taken in turns: one of each, `repeats` times."""
@@ -28,7 +30,7 @@ def medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[st
 
 
 def resident() -> int | None:
-    """Resident bytes of this process, where the system tells."""
+    """Resident bytes of this process, None if the system does not say."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except OSError:
@@ -37,7 +39,7 @@ def resident() -> int | None:
 
 
 def peak_memory() -> int:
-    """Most bytes this process ever held; getrusage would tell the parent's, if that is larger."""
+    """Most bytes this process ever held; getrusage would report a larger parent's."""
     status = Path("/proc/self/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
@@ -57,16 +59,7 @@ def in_fresh_process(script: str, arguments: Sequence[str], threads: int) -> Any
 
 def machine() -> dict[str, Any]:
     """Where this was measured."""
-    return {"processor": _processor(), "cores": os.cpu_count(), "python": platform.python_version()}
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()}
 
 
 def version(name: str) -> str:

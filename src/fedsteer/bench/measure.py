@@ -67,7 +67,7 @@ class Plan:
     """How many rounds and how often."""
 
     warm_up: int  # rounds before anything counts: compilation, caches, start of threads
-    trials: int  # blocks for the choice of threads
+    trials: int  # blocks for the choice of threads, at least one
     block: int  # rounds of a repetition
     repeats: int
     lead_in: int = 0  # rounds before each block that do not count: caches are cold after a wait
@@ -99,8 +99,8 @@ class Timed:
     contestant: Contestant
     start_up: float  # seconds until it was ready
     warm_up: float = math.inf  # seconds of the warm-up rounds
-    trials: list[float] = field(default_factory=list)  # seconds a round, one per trial
-    tried: dict[str, float] = field(default_factory=dict)  # the best trial of every variant
+    trial: float = math.inf  # seconds a round, the best of the trials
+    tried: dict[str, float] = field(default_factory=dict)  # the same of every variant
     seconds: list[float] = field(default_factory=list)  # seconds a round, one per repetition
     distance: float | None = None  # relative, of the final weights to the plain loop's
 
@@ -219,12 +219,12 @@ def _fastest(side: Side, work: Work, plan: Plan, cores: int, tell: Tell, stack: 
             continue
         spent = time.perf_counter() - began
         stack.callback(contestant.close)
-        candidates.append(Timed(side, variant, contestant, start_up=spent))
+        candidates.append(Timed(side=side, variant=variant, contestant=contestant, start_up=spent))
     for trial in range(1 + plan.trials):  # in turns, like the repetitions; the first warms up
         for entry in list(candidates):
             try:
                 if trial:
-                    entry.trials.append(entry.block(plan))
+                    entry.trial = min(entry.trial, entry.block(plan))
                 else:
                     entry.warm_up = entry.contestant.rounds(plan.warm_up)
             except RuntimeError as error:
@@ -233,9 +233,8 @@ def _fastest(side: Side, work: Work, plan: Plan, cores: int, tell: Tell, stack: 
                 entry.contestant.close()
     if not candidates:
         raise trouble
-    tried = {entry.variant.label: min(entry.trials, default=entry.warm_up) for entry in candidates}
-    best = min(candidates, key=lambda entry: tried[entry.variant.label])
-    best.tried = tried
+    best = min(candidates, key=lambda entry: entry.trial)
+    best.tried = {entry.variant.label: entry.trial for entry in candidates}
     for entry in candidates:
         if entry is not best:
             entry.contestant.close()

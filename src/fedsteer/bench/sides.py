@@ -202,8 +202,23 @@ def own_choice(cores: int) -> list[Variant]:
 SIDES = {
     side.name: side
     for side in (
-        Side("fedsteer", "fedsteer", start_fedsteer, one_or_all),
-        Side("fedsteer-gpu", "fedsteer, GPU", partial(start_fedsteer, device="cuda"), own_choice),
-        Side("plain", "plain PyTorch loop", start_plain, one_or_all),
+        Side(
+            name="fedsteer",
+            title="fedsteer",
+            start=start_fedsteer,
+            variants=one_or_all,
+        ),
+        Side(
+            name="fedsteer-gpu",
+            title="fedsteer, GPU",
+            start=partial(start_fedsteer, device="cuda"),
+            variants=own_choice,
+        ),
+        Side(
+            name="plain",
+            title="plain PyTorch loop",
+            start=start_plain,
+            variants=one_or_all,
+        ),
     )
 }
