@@ -29,12 +29,23 @@ def test_without_ray_one_line_names_the_extra(
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.chdir(tmp_path)
     for command in ("compare", "reproduce table1 --smoke --seeds 1 --only emnist-0.9"):
-        assert main([*command.split(), "--engine", "ray"]) == 2
-        said = capsys.readouterr()
-        assert said.err == f"fedsteer: --engine ray needs it: {extra('ray')}\n"
+        for option in ("--executor", "--engine"):  # the second is its old name
+            assert main([*command.split(), option, "ray"]) == 2
+            said = capsys.readouterr()
+            assert said.err == f"fedsteer: --executor ray needs it: {extra('ray')}\n"
 
 
-def test_an_engine_that_does_not_exist(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["compare", "reproduce"])
+def test_the_old_name_of_the_option_is_hidden(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    said = capsys.readouterr().out
+    assert "--executor {processes,ray}" in said and "--engine" not in said
+
+
+def test_an_executor_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'ray'"):
         compare_cells(plan_cells(small(), ["fedavg"], tmp_path), executor="rya")
 

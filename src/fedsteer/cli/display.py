@@ -69,7 +69,7 @@ def run_cells(
 
         try:
             return compare_cells(
-                cells, jobs=options.jobs, resume=True, report=report, executor=options.engine
+                cells, jobs=options.jobs, resume=True, report=report, executor=options.executor
             )
         except Interrupted:
             print("fedsteer: stopped; the same command goes on", file=sys.stderr)

@@ -48,12 +48,20 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Where the runs of a comparison are executed, and how many at a time."""
+    choices = ("processes", "ray")
     parser.add_argument(
-        "--engine",
-        choices=("processes", "ray"),
+        "--executor",
+        choices=choices,
         default="processes",
         help="where runs are executed: processes of this machine (default), or a Ray cluster, see "
-        "below; how a run trains its clients is another matter: --set run.engine=",
+        "below; --set run.engine= says how a run trains its clients",
+    )
+    parser.add_argument(  # the old name
+        "--engine",
+        dest="executor",
+        choices=choices,
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
     )
     parser.add_argument(
         "--jobs",
@@ -65,10 +73,10 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
 
 
 RAY_HELP = """
---engine ray (pip install '.[ray]') takes the cluster that RAY_ADDRESS names (HOST:PORT, or
-auto for the one that runs here), else starts one on this machine. Records and checkpoints come back
-into --out: no shared file system is needed, and runs begun with one engine go on with the other.
-Every machine of the cluster needs the same fedsteer and the data set; docs/ray.md says more.
+--executor ray (pip install '.[ray]') uses the cluster that RAY_ADDRESS names (HOST:PORT, or auto
+for the one that runs here); without it, a new one starts on this machine. Records and checkpoints
+come back into --out, so no shared file system is needed, and either executor resumes the runs of
+the other. Every machine of the cluster needs the same fedsteer and the data set; see docs/ray.md.
 """
 
 

@@ -18,7 +18,7 @@ from fedsteer.simulate.world import build_world, usable_cores
 __all__ = ["EXECUTORS", "Cell", "compare_cells", "default_jobs", "plan_cells", "with_seeds"]
 
 EXECUTORS = ("processes", "ray")
-"""Where runs are executed: `--engine` of the command line."""
+"""Where runs are executed: `--executor` of the command line."""
 
 
 def compare_cells(
@@ -35,7 +35,7 @@ def compare_cells(
     the same. `jobs` is the most runs at a time; 0 leaves it to the cores there are.
     """
     if executor not in EXECUTORS:
-        raise unknown("engine", executor, EXECUTORS)
+        raise unknown("executor", executor, EXECUTORS)
     if jobs < 0:
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
     for cell in cells:  # whatever is refused is refused before anything is written

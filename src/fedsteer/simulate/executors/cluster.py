@@ -44,7 +44,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
     try:
         import ray
     except ModuleNotFoundError:
-        raise ConfigurationError(f"--engine ray needs it: {extra('ray')}") from None
+        raise ConfigurationError(f"--executor ray needs it: {extra('ray')}") from None
     missing = []
     for number, cell in enumerate(cells):
         if found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume).finished:
