@@ -32,7 +32,7 @@ from torch import Tensor
 
 from costs.timing import peak_memory
 from fedsteer.bench.networks import pfl_cnn
-from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment
 from fedsteer.simulate.loop import Simulation
@@ -181,7 +181,7 @@ def population(clients: int, rounds: int) -> dict[str, Any]:
         "run.evaluate_every": rounds,
     }
     experiment = load_experiment("digits", settings)
-    entry = find_entry(experiment, "fedsteer:practical")
+    entry = find_rule(experiment, "fedsteer:practical")
     simulation = Simulation(build_world(experiment, 0), entry.build(experiment, 0))
     times = []
     for happened in simulation.rounds():

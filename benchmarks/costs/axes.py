@@ -125,7 +125,7 @@ def rounds_over_n(plan: Plan, script: str, quick: bool) -> Measured:
 
 def population(clients: int, plan: Plan) -> dict[str, float]:
     """A simulation with ten of `clients` active: data, local training, rule, records."""
-    from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.cells import find_rule
     from fedsteer.simulate.experiment_files import load_experiment
     from fedsteer.simulate.loop import Simulation
     from fedsteer.simulate.world import build_world
@@ -141,18 +141,18 @@ def population(clients: int, plan: Plan) -> dict[str, float]:
     }
     start = time.perf_counter()
     experiment = load_experiment("digits", settings)
-    entry = find_entry(experiment, "fedsteer:practical")
+    entry = find_rule(experiment, "fedsteer:practical")
     simulation = Simulation(build_world(experiment, 0), entry.build(experiment, 0))
     built = time.perf_counter() - start
     spent, active = [], []
     rounds = simulation.rounds()
     while True:  # timed from outside, so that drawing participants counts
         start = time.perf_counter()
-        happened = next(rounds, None)
-        if happened is None:
+        result = next(rounds, None)
+        if result is None:
             break
-        spent.append(time.perf_counter() - start - happened.timing["evaluate"])
-        active.append(happened.row["active"])
+        spent.append(time.perf_counter() - start - result.timing["evaluate"])
+        active.append(result.row["active"])
     return {
         "seconds": float(np.median(spent)),
         "active": float(np.mean(active)),

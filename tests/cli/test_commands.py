@@ -247,7 +247,7 @@ def test_a_network_whose_code_has_changed_is_another_one(
     capsys.readouterr()
     assert main([*command, "--rules", "fedavg,mifa"]) == 2
     told = capsys.readouterr().err
-    assert "network_that_changes.py is not what it was when here/fedavg/seed-0 was begun" in told
+    assert "network_that_changes.py has changed since here/fedavg/seed-0 was started" in told
 
 
 def test_runs_that_are_not_on_the_page_are_counted(

@@ -247,7 +247,7 @@ def test_a_folder_that_holds_another_run(capsys: pytest.CaptureFixture[str]) -> 
             "another experiment.training.rate (0.1, now 1.0)",
         ),
         (["--rule", "mifa"], "here holds a run with another rule."),
-        ([], "here already holds this run; --resume goes on with it"),
+        ([], "here already holds this run; --resume continues it"),
     ]:
         assert main([*command, *change]) == 2
         said = capsys.readouterr().err

@@ -14,11 +14,11 @@ import numpy as np
 
 from fedsteer.records import Run, read_checkpoint
 from fedsteer.records.names import MODEL
-from fedsteer.simulate.compare import compare_cells, plan_cells
-from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.cells import Cell, find_rule, plan_cells
+from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import Interrupted, run_entry
+from fedsteer.simulate.runner import Interrupted, run_cell
 from fedsteer.simulate.world import build_world
 
 SETTINGS: dict[str, Any] = {
@@ -61,9 +61,14 @@ def small(settings: dict[str, Any] | None = None) -> Experiment:
     return Experiment().changed(SETTINGS).changed(settings or {})
 
 
+def cell_of(experiment: Experiment, rule: str, folder: Path, seed: int = 0) -> Cell:
+    """One run."""
+    return Cell(experiment=experiment, rule=find_rule(experiment, rule), seed=seed, folder=folder)
+
+
 def simulation(experiment: Experiment, entry: str = "fedavg", seed: int = 0) -> Simulation:
     """A run in memory."""
-    found = find_entry(experiment, entry)
+    found = find_rule(experiment, entry)
     world = build_world(experiment, seed, found.everybody)
     return Simulation(world, found.build(experiment, seed))
 
@@ -73,15 +78,16 @@ def run_small(
 ) -> Run:
     """A run on disk; `settings` with "__" for the dot."""
     experiment = small({key.replace("__", "."): value for key, value in settings.items()})
-    return run_entry(experiment, find_entry(experiment, entry), seed, folder, resume=resume)
+    return run_cell(cell_of(experiment, entry, folder, seed), resume=resume)
 
 
 def stopped_run(folder: Path, after: int, entry: str = "fedsteer") -> None:
     """A run on disk that was interrupted after so many rounds."""
     experiment, seen = small(), itertools.count(1)
     with suppress(Interrupted):
-        run_entry(
-            experiment, find_entry(experiment, entry), 0, folder, stop=lambda: next(seen) == after
+        run_cell(
+            cell_of(experiment, entry, folder),
+            stop=lambda: next(seen) == after,
         )
     assert not Run(folder).finished
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run, find_runs
-from fedsteer.simulate.compare import Cell, compare_cells, default_jobs, plan_cells, with_seeds
+from fedsteer.simulate.cells import Cell, plan_cells
+from fedsteer.simulate.compare import compare_cells, default_jobs
 from fedsteer.simulate.executors.processes import BLAS_THREADS, one_thread_each
 from fedsteer.simulate.runner import Interrupted, Progress
 from tests.simulate.small import compare_small, exact_files, run_small, small
@@ -22,7 +23,7 @@ def test_cells_are_planned_seed_by_seed(tmp_path: Path) -> None:
     cells = plan_cells(
         small(), ["fedavg", "fedsteer:practical", "fedavg", "fedavg:paper"], tmp_path
     )
-    assert [(c.entry.label, c.seed) for c in cells] == [
+    assert [(c.rule.label, c.seed) for c in cells] == [
         ("fedavg", 0),
         ("fedsteer (practical)", 0),
         ("fedavg", 1),
@@ -40,7 +41,7 @@ def test_mistakes_show_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="would share the folder 'fedavg-practical'"):
         plan_cells(experiment, ["fedavg:practical", "fedavg-practical"], tmp_path)
     with pytest.raises(ConfigurationError, match="seeds must be at least 1"):
-        with_seeds(small(), 0)
+        small({"seeds": 0})
 
 
 def test_another_rule_does_not_change_the_others(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_processes_give_the_numbers_of_one(tmp_path: Path) -> None:
 
     def report(cell: Cell, progress: Progress | None) -> None:
         if progress is None:
-            told[f"{cell.entry.slug}/seed-{cell.seed}"] = 1
+            told[f"{cell.rule.slug}/seed-{cell.seed}"] = 1
 
     experiment = small()
     cells = plan_cells(experiment, RULES, tmp_path / "processes")
@@ -132,7 +133,7 @@ def test_processes_beside_a_gpu_multiply_with_one_thread(monkeypatch: pytest.Mon
 def test_an_error_of_one_run_stops_the_others_and_is_told(tmp_path: Path) -> None:
     """They save their round; without that, whoever waits sees nothing until all have ended."""
     run_small(tmp_path / "mifa" / "seed-0", "mifa", training__rate=0.02)
-    experiment = with_seeds(small({"run.rounds": 1_000_000}), 1)
+    experiment = small({"run.rounds": 1_000_000, "seeds": 1})
     cells = plan_cells(experiment, ["mifa", "fedavg"], tmp_path)
     with pytest.raises(ConfigurationError, match="holds a run with another"):
         compare_cells(cells, jobs=2, resume=True)
@@ -142,5 +143,5 @@ def test_an_error_of_one_run_stops_the_others_and_is_told(tmp_path: Path) -> Non
 def test_a_variant_in_any_script_has_a_folder(tmp_path: Path) -> None:
     names = ["Моё", "我的", "Cluster_FedVARP"]
     experiment = small({"variants": {name: {"rule": "fedavg"} for name in names}})
-    cells = plan_cells(with_seeds(experiment, 1), names, tmp_path)
+    cells = plan_cells(experiment.changed({"seeds": 1}), names, tmp_path)
     assert [c.folder.parent.name for c in cells] == ["моё", "我的", "cluster-fedvarp"]

@@ -11,7 +11,7 @@ import pytest
 from fedsteer.data import PARTITIONS
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules import RULES
-from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, parse_settings, shipped_experiments
 from fedsteer.training import make_network
@@ -30,7 +30,7 @@ def test_shipped_experiments_load_and_their_rules_can_be_built(name: str) -> Non
     experiment = load_experiment(name)
     assert experiment.name == name and experiment.title
     for text in experiment.rules:
-        find_entry(experiment, text).build(experiment, 0)
+        find_rule(experiment, text).build(experiment, 0)
     assert experiment.run.baseline in experiment.rules
     shape, classes = SHAPES[experiment.data.name]
     assert make_network(experiment.model.name, shape, classes, experiment.model.options).dim
@@ -38,7 +38,7 @@ def test_shipped_experiments_load_and_their_rules_can_be_built(name: str) -> Non
 
 def test_the_default_compares_every_rule() -> None:
     experiment = load_experiment("digits")
-    assert {find_entry(experiment, text).rule for text in experiment.rules} == set(RULES)
+    assert {find_rule(experiment, text).name for text in experiment.rules} == set(RULES)
     assert {"full", "fedsteer:practical"} <= set(experiment.rules)
 
 
@@ -220,16 +220,16 @@ def test_mistakes_in_settings(pairs: list[str], words: str) -> None:
 
 def test_entries() -> None:
     experiment = small({"variants.mine": {"rule": "fedsteer", "ridge": 2.0, "preset": "practical"}})
-    plain = find_entry(experiment, "fedsteer")
+    plain = find_rule(experiment, "fedsteer")
     assert (plain.label, plain.slug, plain.preset) == ("fedsteer", "fedsteer", "paper")
     assert plain.options == {"core_size": 3, "cycles": 1}
-    assert find_entry(experiment, "fedsteer:paper") == plain
-    practical = find_entry(experiment, "fedsteer:practical")
+    assert find_rule(experiment, "fedsteer:paper") == plain
+    practical = find_rule(experiment, "fedsteer:practical")
     assert (practical.label, practical.slug) == ("fedsteer (practical)", "fedsteer-practical")
-    full = find_entry(experiment, "full")
-    assert (full.label, full.rule, full.everybody) == ("full participation", "fedavg", True)
-    mine = find_entry(experiment, "mine")
-    assert (mine.label, mine.rule, mine.preset) == ("mine", "fedsteer", "practical")
+    full = find_rule(experiment, "full")
+    assert (full.label, full.name, full.everybody) == ("full participation", "fedavg", True)
+    mine = find_rule(experiment, "mine")
+    assert (mine.label, mine.name, mine.preset) == ("mine", "fedsteer", "practical")
     assert mine.options == {"core_size": 3, "cycles": 1, "ridge": 2.0}
     assert experiment.variants["mine"]["rule"] == "fedsteer", "the experiment is untouched"
 
@@ -257,31 +257,31 @@ def test_mistakes_in_entries(text: str, words: str) -> None:
         }
     )
     with pytest.raises(ConfigurationError, match=words):
-        find_entry(experiment, text).build(experiment, 0)
+        find_rule(experiment, text).build(experiment, 0)
 
 
 def test_a_rule_is_told_what_the_experiment_knows() -> None:
     experiment = small({"training.rate": 0.03, "participation.reported": "estimated"})
-    rule = find_entry(experiment, "scaffold").build(experiment, 7)
+    rule = find_rule(experiment, "scaffold").build(experiment, 7)
     assert rule.options.local_rate == 0.03  # type: ignore[attr-defined]
     momentum = small({"training.rate": 0.03, "training.momentum": 0.9})
-    told = find_entry(momentum, "scaffold").build(momentum, 7).options
+    told = find_rule(momentum, "scaffold").build(momentum, 7).options
     assert told.local_rate == pytest.approx(0.3)  # type: ignore[attr-defined]
     assert rule.options.seed == 7
     assert rule.options.probabilities == "shrunk"
-    assert find_entry(experiment, "full").build(experiment, 0).options.probabilities == "known"
+    assert find_rule(experiment, "full").build(experiment, 0).options.probabilities == "known"
 
 
 def test_clients_in_tables_of_a_file_are_numbers() -> None:
     table = {"rule": "fedsteer", "select": "frequent", "frequencies": {"3": 0.5, "11": 0.7}}
     experiment = small({"variants.mine": table})
-    rule = find_entry(experiment, "mine").build(experiment, 0)
+    rule = find_rule(experiment, "mine").build(experiment, 0)
     assert rule.options.frequencies == {3: 0.5, 11: 0.7}  # type: ignore[attr-defined]
 
 
 def test_options_may_be_numbers_of_libraries() -> None:
     experiment = small({"options.fedsteer.ridge": np.array(0.25)})
-    assert find_entry(experiment, "fedsteer").build(experiment, 0).options.ridge == 0.25  # type: ignore[attr-defined]
+    assert find_rule(experiment, "fedsteer").build(experiment, 0).options.ridge == 0.25  # type: ignore[attr-defined]
 
 
 def test_files_lie_beside_the_experiment_that_names_them(

@@ -11,9 +11,8 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import read_json, write_json
 from fedsteer.records.names import CHECKPOINT
-from fedsteer.simulate.entries import find_entry
-from fedsteer.simulate.runner import Interrupted, run_entry
-from tests.simulate.small import run_small, small
+from fedsteer.simulate.runner import Interrupted, run_cell
+from tests.simulate.small import cell_of, run_small, small
 
 
 def stopped(folder: Path, entry: str, **settings: Any) -> None:
@@ -21,7 +20,7 @@ def stopped(folder: Path, entry: str, **settings: Any) -> None:
     experiment = small({key.replace("__", "."): value for key, value in settings.items()})
     rounds = iter((False, False, False, True))
     with pytest.raises(Interrupted):
-        run_entry(experiment, find_entry(experiment, entry), 0, folder, stop=lambda: next(rounds))
+        run_cell(cell_of(experiment, entry, folder), stop=lambda: next(rounds))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.05])
@@ -54,15 +53,13 @@ def test_a_checkpoint_with_another_bit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("section", "key"), [("clients", "sizes"), ("data", "checksums")])
-def test_a_run_begun_with_other_data_is_not_gone_on_with(
-    section: str, key: str, tmp_path: Path
-) -> None:
+def test_a_run_begun_with_other_data_is_not_resumed(section: str, key: str, tmp_path: Path) -> None:
     stopped(tmp_path / "run", "fedavg")
     path = tmp_path / "run" / "manifest.json"
     manifest = read_json(path)
     manifest[section][key] = [1.0] if key == "sizes" else {"made": "other"}
     write_json(path, manifest)
-    with pytest.raises(ConfigurationError, match=rf"was begun with other {section} \({key}\)"):
+    with pytest.raises(ConfigurationError, match=rf"was started with other {section} \({key}\)"):
         run_small(tmp_path / "run", "fedavg", resume=True)
 
 
@@ -80,7 +77,7 @@ def test_a_trace_that_has_changed_is_refused(tmp_path: Path) -> None:
     stopped(tmp_path / "run", "fedavg", **settings)
     before = trace.read_text()
     trace.write_text(before.replace("11,0,", "11,1200,"))
-    with pytest.raises(ConfigurationError, match="is not what it was when"):
+    with pytest.raises(ConfigurationError, match="has changed since"):
         run_small(tmp_path / "run", "fedavg", resume=True, **settings)
     trace.write_text(before)
     moved = settings | {"participation__trace": str(tmp_path / "moved.csv")}

@@ -13,19 +13,17 @@ import pytest
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
 from fedsteer.simulate.cells import plan_cells
-from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.executors import processes
 from fedsteer.simulate.executors.lockstep import batches_that_fit, run_together, shares
-from fedsteer.simulate.runner import OpenRun, Progress, run_entry
-from tests.simulate.small import small
+from fedsteer.simulate.runner import OpenRun, Progress, run_cell
+from tests.simulate.small import cell_of, small
 
 ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
 
 
 def opened(folder: Path, name: str, seed: int, resume: bool = False, rate: float = 0.1) -> OpenRun:
     experiment = small({"training.rate": rate})
-    entry = find_entry(experiment, name)
-    return OpenRun(experiment, entry, seed, folder / f"{name}-{seed}", resume)
+    return OpenRun(cell_of(experiment, name, folder / f"{name}-{seed}", seed), resume)
 
 
 def test_together_equals_alone(tmp_path: Path) -> None:
@@ -35,7 +33,7 @@ def test_together_equals_alone(tmp_path: Path) -> None:
     for entry in ENTRIES:
         for seed in (0, 1):
             folder = tmp_path / "alone" / f"{entry}-{seed}"
-            alone = run_entry(experiment, find_entry(experiment, entry), seed, folder)
+            alone = run_cell(cell_of(experiment, entry, folder, seed))
             together = Run(tmp_path / "together" / f"{entry}-{seed}")
             assert together.finished
             assert len(alone.rounds) == len(together.rounds)

@@ -15,8 +15,7 @@ from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.rules import RULES
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.experiment import Model
-from fedsteer.simulate.happened import Happened
-from fedsteer.simulate.loop import Simulation
+from fedsteer.simulate.loop import RoundResult, Simulation
 from fedsteer.training import evaluate
 from tests.simulate.small import simulation, small
 from tests.simulate.test_world import participations
@@ -82,26 +81,26 @@ def with_variants(settings: dict[str, Any] | None = None) -> Any:
     return small({f"variants.{name}": table for name, table in VARIANTS.items()} | (settings or {}))
 
 
-def played(entry: str, **settings: Any) -> tuple[Simulation, list[Happened]]:
+def played(entry: str, **settings: Any) -> tuple[Simulation, list[RoundResult]]:
     made = simulation(with_variants({k.replace("__", "."): v for k, v in settings.items()}), entry)
     return made, list(made.rounds())
 
 
-def assert_rows(made: Simulation, happenings: list[Happened]) -> None:
-    for number, happened in enumerate(happenings, start=1):
-        row = happened.row
-        assert row["round"] == number == happened.timing["round"]
+def assert_rows(made: Simulation, results: list[RoundResult]) -> None:
+    for number, result in enumerate(results, start=1):
+        row = result.row
+        assert row["round"] == number == result.timing["round"]
         assert row.keys() >= ALWAYS and row.keys() <= ALWAYS | SOMETIMES | EVALUATED
         numbers = [v for k, v in row.items() if isinstance(v, float) and k not in SOMETIMES]
         assert all(math.isfinite(value) for value in numbers), row
         assert row["active"] == row["fresh"] + row["refreshed"]
         assert row["collected"] == (row["active"] if row["phase"] == "warm-up" else 0)
-        assert row["active"] + row["dropped"] == len(happened.clients)
-        for client in happened.clients:
+        assert row["active"] + row["dropped"] == len(result.clients)
+        for client in result.clients:
             assert client.keys() == OF_A_CLIENT
             assert math.isfinite(client["weight"]) and 0 < client["probability"] <= 1
             assert client["norm"] > 0 and client["steps"] >= 1 and math.isfinite(client["loss"])
-    training = [h.row for h in happenings if h.row["phase"] == "train"]
+    training = [h.row for h in results if h.row["phase"] == "train"]
     assert [row["training_round"] for row in training] == list(range(1, 7))
     assert ["accuracy" in row for row in training] == [False, True] * 3
     assert torch.isfinite(made.model).all()
@@ -109,28 +108,28 @@ def assert_rows(made: Simulation, happenings: list[Happened]) -> None:
 
 @every_entry
 def test_every_rule_runs(entry: str) -> None:
-    made, happenings = played(entry)
-    assert_rows(made, happenings)
+    made, results = played(entry)
+    assert_rows(made, results)
     result = made.result()
-    assert result["rounds"] == 6 and result["warm_up_rounds"] == len(happenings) - 6
-    assert result["uploads"] == sum(h.row["active"] for h in happenings)
-    assert result["warm_up_uploads"] == sum(h.row["collected"] for h in happenings)
+    assert result["rounds"] == 6 and result["warm_up_rounds"] == len(results) - 6
+    assert result["uploads"] == sum(h.row["active"] for h in results)
+    assert result["warm_up_uploads"] == sum(h.row["collected"] for h in results)
     assert result["bytes_up"] == 4 * made.world.network.dim * result["uploads"]
-    assert result["accuracy"] == happenings[-1].row["accuracy"]
-    assert any(h.row["delta_norm"] > 0 for h in happenings)
+    assert result["accuracy"] == results[-1].row["accuracy"]
+    assert any(h.row["delta_norm"] > 0 for h in results)
 
 
 @pytest.mark.parametrize("entry", [*RULES, "full", "refresh all", "reselect", "two cycles"])
 def test_every_rule_runs_on_estimated_probabilities(entry: str) -> None:
-    made, happenings = played(entry, participation__reported="estimated")
-    assert_rows(made, happenings)
+    made, results = played(entry, participation__reported="estimated")
+    assert_rows(made, results)
 
 
 @every_entry
 def test_everybody_meets_the_same_training_rounds(entry: str) -> None:
     _, plain = played("fedavg")
-    made, happenings = played(entry)
-    training = [h for h in happenings if h.row["phase"] == "train"]
+    made, results = played(entry)
+    training = [h for h in results if h.row["phase"] == "train"]
     for ours, theirs in zip(training, plain, strict=True):
         here = {c["client"] for c in ours.clients if c["event"] == "fresh"}
         there = {c["client"] for c in theirs.clients}
@@ -156,11 +155,11 @@ def test_the_model_stands_still_in_a_warm_up_and_starts_anew(entry: str) -> None
     moves = 0
     while made.rule.phase(made.state) == "warm-up":
         before = made.model.clone()
-        happened = made.round()
-        assert happened.row["phase"] == "warm-up" and happened.row["training_round"] == 0
-        assert all(c["event"] == "collect" for c in happened.clients)
-        assert not made.watched and "accuracy" not in happened.row
-        answered += [c["client"] for c in happened.clients]
+        result = made.round()
+        assert result.row["phase"] == "warm-up" and result.row["training_round"] == 0
+        assert all(c["event"] == "collect" for c in result.clients)
+        assert not made.watched and "accuracy" not in result.row
+        answered += [c["client"] for c in result.clients]
         if sorted(answered) == list(range(12)):
             moves += 1
             answered = []
@@ -182,8 +181,8 @@ def test_a_rule_can_keep_the_model_of_its_warm_up() -> None:
 @pytest.mark.parametrize("method", ["sgd", "momentum", "adam", "yogi"])
 @pytest.mark.parametrize("entry", ["fedavg", "fedsteer:practical", "fedawe"])
 def test_server_optimisers(method: str, entry: str) -> None:
-    made, happenings = played(entry, server__method=method, server__rate=0.05)
-    assert_rows(made, happenings)
+    made, results = played(entry, server__method=method, server__rate=0.05)
+    assert_rows(made, results)
     if entry == "fedawe":  # it moves the model itself
         plain, _ = played(entry)
         assert torch.equal(plain.model, made.model)
@@ -199,10 +198,10 @@ def test_sgd_moves_the_model_by_rate_times_delta() -> None:
 @pytest.mark.parametrize("kind", ["bernoulli", "markov", "diurnal", "trace", "everybody"])
 @pytest.mark.parametrize("entry", ["fedsteer", "fedsteer:practical", "mifa"])
 def test_every_kind_of_participation(kind: str, entry: str, tmp_path: Path) -> None:
-    made, happenings = played(
+    made, results = played(
         entry, participation__kind=kind, **_with_bars(participations(tmp_path)[kind])
     )
-    assert_rows(made, happenings)
+    assert_rows(made, results)
 
 
 def _with_bars(settings: dict[str, Any]) -> dict[str, Any]:
@@ -228,20 +227,20 @@ def test_a_client_that_never_comes_by_itself_can_be_asked_to_refresh(tmp_path: P
     path.write_text("client,start,end\n" + rows)
     settings = {"participation.kind": "trace", "participation.trace": str(path)}
     settings |= {"options.fedsteer": {"core_set": [0, 1], "refresh_all_every": 1}}
-    happenings = list(simulation(small(settings), "fedsteer").rounds())
+    results = list(simulation(small(settings), "fedsteer").rounds())
     assert all(
         {"client": 5, "event": "refresh"}.items() <= row.items()
-        for happened in happenings
-        for row in happened.clients
+        for result in results
+        for row in result.clients
         if row["client"] == 5
     )
-    assert any(row["client"] == 5 for happened in happenings for row in happened.clients)
+    assert any(row["client"] == 5 for result in results for row in result.clients)
 
 
 def test_the_records_tell_of_refreshes() -> None:
-    _, happenings = played("refresh all")
-    for happened in happenings:
-        row, events = happened.row, [c["event"] for c in happened.clients]
+    _, results = played("refresh all")
+    for result in results:
+        row, events = result.row, [c["event"] for c in result.clients]
         if row["training_round"] % 2 == 0:
             assert row["active"] == 12 and row["refreshed"] == events.count("refresh") > 0
         else:
@@ -256,10 +255,10 @@ def test_watched_clients_have_coordinates_in_every_training_round() -> None:
 
 
 def test_the_evaluation_of_a_row_is_that_of_the_model() -> None:
-    made, happenings = played("fedvarp")
+    made, results = played("fedvarp")
     world = made.world
     found = evaluate(world.network, made.model, world.test_images, world.test_labels, 4)
-    row = happenings[-1].row
+    row = results[-1].row
     assert row["accuracy"] == found.accuracy and row["loss"] == found.loss
     assert row["class_accuracy"] == found.class_accuracy.tolist()
     assert row["group_accuracy"]["rare"] == np.mean(row["class_accuracy"][2:])
@@ -269,9 +268,9 @@ def test_the_evaluation_of_a_row_is_that_of_the_model() -> None:
 
 
 def test_bytes_of_control_variates_are_counted() -> None:
-    made, happenings = played("scaffold")
+    made, results = played("scaffold")
     size = 4 * made.world.network.dim
-    first, last = happenings[0].row, happenings[-1].row
+    first, last = results[0].row, results[-1].row
     assert first["bytes_down"] == first["active"] * size, "all controls are still zero"
     assert last["bytes_down"] > 2 * last["active"] * size
 
@@ -279,7 +278,7 @@ def test_bytes_of_control_variates_are_counted() -> None:
 @pytest.mark.parametrize("entry", [*RULES, "two cycles", "reselect"])
 @pytest.mark.parametrize("after", [1, 4])
 def test_a_packed_simulation_goes_on_exactly(entry: str, after: int) -> None:
-    whole, happenings = played(entry, server__method="adam", server__rate=0.05)
+    whole, results = played(entry, server__method="adam", server__rate=0.05)
     experiment = with_variants({"server.method": "adam", "server.rate": 0.05})
     begun = simulation(experiment, entry)
     for _ in range(after):
@@ -289,8 +288,8 @@ def test_a_packed_simulation_goes_on_exactly(entry: str, after: int) -> None:
     resumed.restore(arrays, meta)
     rest = list(resumed.rounds())
     assert torch.equal(resumed.model, whole.model)
-    assert [repr(h.row) for h in rest] == [repr(h.row) for h in happenings[after:]]
-    assert [repr(h.clients) for h in rest] == [repr(h.clients) for h in happenings[after:]]
+    assert [repr(h.row) for h in rest] == [repr(h.row) for h in results[after:]]
+    assert [repr(h.clients) for h in rest] == [repr(h.clients) for h in results[after:]]
     assert resumed.result() == whole.result()
 
 
@@ -301,9 +300,9 @@ def test_a_rate_that_explodes_is_refused_with_names() -> None:
 
 
 def test_the_practical_preset_drops_whoever_explodes() -> None:
-    made, happenings = played("fedavg:practical", training__rate=1e30)
-    assert all(h.row["active"] == 0 for h in happenings)
-    first = happenings[0]
+    made, results = played("fedavg:practical", training__rate=1e30)
+    assert all(h.row["active"] == 0 for h in results)
+    first = results[0]
     assert first.row["dropped"] == len(first.clients) > 0
     assert {c["event"] for c in first.clients} == {"dropped"}
     assert torch.equal(made.model, made.initial)
@@ -321,12 +320,12 @@ def test_ten_thousand_clients(entry: str) -> None:
         "run.evaluate_every": 3,
     }
     made = simulation(small(settings), entry)
-    happenings = list(made.rounds())
-    assert all(50 < h.row["active"] < 150 for h in happenings)
-    assert math.isfinite(happenings[-1].row["accuracy"])
+    results = list(made.rounds())
+    assert all(50 < h.row["active"] < 150 for h in results)
+    assert math.isfinite(results[-1].row["accuracy"])
     if entry.startswith("fedsteer"):
         an_update_each = 4 * 10_000 * made.world.network.dim
-        assert happenings[-1].row["server_bytes"] < an_update_each / 3
+        assert results[-1].row["server_bytes"] < an_update_each / 3
 
 
 def test_a_network_of_the_user() -> None:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT, FAILURE
 from fedsteer.simulate.cells import plan_cells
-from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.executors import parcel as parcels
 from fedsteer.simulate.executors.parcel import pack, unpack
 from fedsteer.simulate.executors.task import Task, carry_out
-from fedsteer.simulate.runner import run_entry
-from tests.simulate.small import exact_files, run_small, small, stopped_run
+from fedsteer.simulate.runner import run_cell
+from tests.simulate.small import cell_of, exact_files, run_small, small, stopped_run
 
 
 def test_a_run_goes_on_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) -> None:
@@ -101,11 +100,11 @@ def test_a_reason_to_fail_that_is_gone_goes(tmp_path: Path) -> None:
 
 def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> None:
     experiment = small()
-    entry = find_entry(experiment, "fedavg")
-    run = run_entry(experiment, entry, 0, tmp_path, threads=3)
+    cell = cell_of(experiment, "fedavg", tmp_path)
+    run = run_cell(cell, torch_threads=3)
     assert run.manifest["engine"]["threads"] == 3
     assert run.manifest["experiment"]["run"]["threads"] == 0
-    assert run_entry(experiment, entry, 0, tmp_path, resume=True).finished
+    assert run_cell(cell, resume=True).finished
 
 
 def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:

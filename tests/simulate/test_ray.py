@@ -15,7 +15,8 @@ from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError, extra
 from fedsteer.records import Run, find_runs
 from fedsteer.records.names import CHECKPOINT
-from fedsteer.simulate.compare import Cell, compare_cells, plan_cells
+from fedsteer.simulate.cells import Cell, plan_cells
+from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.executors import task
 from fedsteer.simulate.runner import Interrupted, Progress
 from tests.simulate.small import compare_small, exact_files, small

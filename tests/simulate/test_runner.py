@@ -19,11 +19,11 @@ from fedsteer.records import RecordWriter, Run, read_checkpoint
 from fedsteer.records.names import CHECKPOINT, MODEL
 from fedsteer.rules import RULES
 from fedsteer.simulate import runner
-from fedsteer.simulate.entries import find_entry
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 from fedsteer.simulate.world import World, build_world
-from tests.simulate.small import exact_files, killed, run_small, small
+from fedsteer.steering.state import VERSION
+from tests.simulate.small import cell_of, exact_files, killed, run_small, small
 
 KILLED = ("fedsteer", "fedvarp", "scaffold")
 
@@ -83,7 +83,7 @@ def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):
-        run_entry(experiment, find_entry(experiment, entry), 0, folder, resume=True, watch=watch)
+        run_cell(cell_of(experiment, entry, folder), resume=True, watch=watch)
 
 
 def test_what_an_engine_keeps_between_rounds_changes_no_bit(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        run_entry(experiment, find_entry(experiment, "fedavg"), 0, tmp_path / "run", watch=watch)
+        run_cell(cell_of(experiment, "fedavg", tmp_path / "run"), watch=watch)
 
 
 def test_a_run_in_a_thread_leaves_signals_alone(tmp_path: Path) -> None:
@@ -303,8 +303,9 @@ def damage(path: Path, how: str) -> None:
         assert content.count(b"trained") == 1
         path.write_bytes(content.replace(b"trained", b"trainee"))
     elif how == "version":
-        assert rb"\"version\": 1" in content
-        path.write_bytes(content.replace(rb"\"version\": 1", rb"\"version\": 9"))
+        ours = rb"\"version\": %d" % VERSION
+        assert ours in content
+        path.write_bytes(content.replace(ours, rb"\"version\": 9"))
     else:
         assert how == "array" and b'"model"' in content
         path.write_bytes(content.replace(b'"model"', b'"modem"'))
@@ -336,24 +337,24 @@ def test_a_checkpoint_without_a_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "PATIENCE", 0.0)
     experiment = small()
-    what = experiment, find_entry(experiment, "fedavg"), 0, tmp_path
-    first = runner.OpenRun(*what)
+    cell = cell_of(experiment, "fedavg", tmp_path)
+    first = runner.OpenRun(cell)
     with pytest.raises(ConfigurationError, match="another process is still writing"):
-        runner.OpenRun(*what, resume=True)
+        runner.OpenRun(cell, resume=True)
     first.close()
-    assert run_entry(*what, resume=True).finished
+    assert run_cell(cell, resume=True).finished
 
 
 def test_a_run_that_ended_while_another_waited_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = small()
-    what = experiment, find_entry(experiment, "fedavg"), 0, tmp_path
+    cell = cell_of(experiment, "fedavg", tmp_path)
 
     def ends_meanwhile(records: RecordWriter, patience: float) -> None:
         monkeypatch.undo()
-        run_entry(*what, resume=True)
+        run_cell(cell, resume=True)
 
     monkeypatch.setattr(RecordWriter, "claim", ends_meanwhile)
-    assert runner.OpenRun(*what, resume=True).simulation is None
+    assert runner.OpenRun(cell, resume=True).simulation is None
     assert len(Run(tmp_path).rounds) == experiment.run.rounds

@@ -12,7 +12,7 @@ import pytest
 from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
-from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.sheet import load_sheet, shipped_sheets
 from fedsteer.training.models import make_network
@@ -44,7 +44,7 @@ def test_every_cell_can_be_built(name: str, reading: str, tmp_path: Path) -> Non
     sheet = load_sheet(name, reading=reading)
     assert sheet.cells(tmp_path)
     for column in sheet.columns:
-        labels = {cell.entry.label for cell in sheet.cells(tmp_path)}
+        labels = {cell.rule.label for cell in sheet.cells(tmp_path)}
         for label in column.published:
             assert any(known == label or known.startswith(f"{label}-") for known in labels), label
 
@@ -175,7 +175,7 @@ def test_a_smoke_run_keeps_sizes_apart() -> None:
 
 def test_equally_frequent_clients_are_drawn(tmp_path: Path) -> None:
     column = load_sheet("frequency", only="emnist-0.9").columns[0].experiment
-    entry = find_entry(column, "fedsteer-frequent")
+    entry = find_rule(column, "fedsteer-frequent")
     odds = np.where(np.arange(100) % 2, 0.16, 0.04)
     chosen = []
     for seed in (0, 1):

@@ -64,7 +64,7 @@ def start_fedsteer(work: Work, variant: Variant, device: str = "cpu") -> InProce
     Nothing is evaluated and no records are written.
     """
     simulation = make_simulation(work, device, variant.threads)
-    engine, threads = simulation.world.engine.name, simulation.world.threads
+    engine, threads = simulation.world.engine.name, simulation.world.torch_threads
     return InProcess(
         round=simulation.round,
         weights=lambda: simulation.model.cpu().numpy(),
@@ -132,7 +132,7 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
         reported=odds,
         network=network,
         engine=make_engine(choose_engine(network, training, device), network, data, training),
-        threads=threads,
+        torch_threads=threads,
         test_images=images[few],
         test_labels=labels[few],
         held_out=None,

@@ -53,26 +53,27 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs
     from fedsteer.report import summarise, to_text, write_page
-    from fedsteer.simulate.compare import plan_cells, with_seeds
-    from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.cells import find_rule, plan_cells
     from fedsteer.simulate.experiment import RunPlan
 
-    experiment = with_seeds(read_experiment(options), options.seeds)
+    experiment = read_experiment(options)
+    if options.seeds is not None:
+        experiment = experiment.changed({"seeds": options.seeds})
     baseline: str | None = None
     try:
-        baseline = find_entry(experiment, experiment.run.baseline).label
+        baseline = find_rule(experiment, experiment.run.baseline).label
     except ConfigurationError as error:
         raise ConfigurationError(f"run.baseline: {error}") from None
     names = experiment.rules if options.rules is None else options.rules.split(",")
     out = writable(options.out or Path("runs", f"compare-{experiment.name}"))
     cells = plan_cells(experiment, [name.strip() for name in names], out)
-    if baseline not in {cell.entry.label for cell in cells}:
+    if baseline not in {cell.rule.label for cell in cells}:
         if experiment.run.baseline != RunPlan().baseline:
             raise ConfigurationError(
                 f"run.baseline = {experiment.run.baseline} is none of the rules to compare"
             )
         baseline = None
-    runs = run_cells(cells, options, lambda cell: f"{cell.entry.label}, seed {cell.seed}")
+    runs = run_cells(cells, options, lambda cell: f"{cell.rule.label}, seed {cell.seed}")
     if runs is None:
         return 130
     rows = summarise(runs, baseline=baseline)

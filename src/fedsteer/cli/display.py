@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.simulate.compare import Cell, compare_cells
+from fedsteer.simulate.cells import Cell
+from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.runner import Interrupted, Progress
 
 Update = Callable[[float, str], None]

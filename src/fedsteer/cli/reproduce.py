@@ -114,7 +114,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _name(cell: Any) -> str:
-    return f"{cell.experiment.name}, {cell.entry.label}, seed {cell.seed}"
+    return f"{cell.experiment.name}, {cell.rule.label}, seed {cell.seed}"
 
 
 def _folder(options: argparse.Namespace) -> str:

@@ -48,22 +48,20 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.errors import ConfigurationError
     from fedsteer.records.names import MANIFEST, SEED
     from fedsteer.rules import RULES
-    from fedsteer.simulate.entries import find_entry
+    from fedsteer.simulate.cells import Cell, find_rule
     from fedsteer.simulate.experiment_files import parse_settings
-    from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+    from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
     if options.seed < 0:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)
-    entry = find_entry(experiment, options.rule)
-    if RULES[entry.rule].own_rate and any(
+    rule = find_rule(experiment, options.rule)
+    if RULES[rule.name].own_rate and any(
         name.startswith("server.") for name in parse_settings(options.set)
     ):
-        raise ConfigurationError(f"{entry.rule} moves the model itself: server.* has no effect")
-    entry.build(
-        experiment, options.seed, [1.0]
-    )  # a mistake in its options shows before data is loaded
-    folder = options.out or Path("runs", experiment.name, entry.slug, f"{SEED}{options.seed}")
+        raise ConfigurationError(f"{rule.name} moves the model itself: server.* has no effect")
+    rule.build(experiment, options.seed, [1.0])  # shows mistakes before data is loaded
+    folder = options.out or Path("runs", experiment.name, rule.slug, f"{SEED}{options.seed}")
     writable(folder)
     if any(folder.glob(f"*/{SEED}*/{MANIFEST}")):
         raise ConfigurationError(f"{folder} holds a comparison, not a run; choose another --out")
@@ -74,21 +72,14 @@ def execute(options: argparse.Namespace) -> int:
         from fedsteer.records.tensorboard import tensorboard_tracker
 
         trackers.append(tensorboard_tracker(folder))
-    with progress_bar(experiment.run.rounds, entry.label, options.quiet) as update:
+    with progress_bar(experiment.run.rounds, rule.label, options.quiet) as update:
 
         def watch(progress: Progress) -> None:
             update(progress.trained, describe(progress))
 
         try:
-            run = run_entry(
-                experiment,
-                entry,
-                options.seed,
-                folder,
-                resume=options.resume,
-                watch=watch,
-                trackers=trackers,
-            )
+            cell = Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder)
+            run = run_cell(cell, resume=options.resume, watch=watch, trackers=trackers)
         except Interrupted:
             print("fedsteer: stopped; the same with --resume goes on", file=sys.stderr)
             return 130
@@ -98,7 +89,7 @@ def execute(options: argparse.Namespace) -> int:
         return 0
     known = {k: v for k, v in result.get("group_accuracy", {}).items() if v is not None}
     groups = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in known.items())
-    print(f"{entry.label}: accuracy {result['accuracy']:.3f}" + (f" ({groups})" if groups else ""))
+    print(f"{rule.label}: accuracy {result['accuracy']:.3f}" + (f" ({groups})" if groups else ""))
     if result["warm_up_rounds"]:
         print(f"  after {result['warm_up_rounds']} rounds of warm-up, which no table should hide")
     print(f"  records in {folder}")

@@ -1,72 +1,133 @@
-"""The runs of a comparison: every rule under every seed, each with a folder of its own."""
+"""What is compared: rules by name, and one cell for every rule and seed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from fedsteer.errors import ConfigurationError, RoundRefused, TrainingFailed
-from fedsteer.records.names import MANIFEST, SEED
-from fedsteer.rules import Rule
-from fedsteer.simulate.entries import Entry, find_entry, refuse_endless_warm_up
+from fedsteer.draws import generator
+from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.records.names import FULL, MANIFEST, SEED, label_of
+from fedsteer.rules import PRESETS, RULES, Rule, make_rule
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import Progress, Watch, run_entry
+
+MOST_WARM_UP = 1_000_000
+"""Rounds after which a warm-up gives up on a client that never takes part."""
+
+
+@dataclass(frozen=True)
+class RuleSpec:
+    """A rule as a comparison names it: "fedavg", "fedsteer:practical", "full", or a variant."""
+
+    label: str
+    name: str
+    preset: str
+    options: dict[str, Any]
+    everybody: bool = False  # full participation: FedAvg with all clients present
+
+    @property
+    def slug(self) -> str:
+        """The label as a folder name."""
+        return re.sub(r"(?:[^\w.=]|_)+", "-", self.label.lower()).strip("-")
+
+    def build(self, experiment: Experiment, seed: int, odds: Any = None) -> Rule:
+        """The rule itself; `odds` are p_i as rules are told."""
+        known = {field.name for field in fields(RULES[self.name].options_type)}
+        options: dict[str, Any] = {"seed": seed}
+        if "local_rate" in known:
+            # With momentum, every gradient counts 1 / (1 - momentum) times in the end.
+            options["local_rate"] = experiment.training.rate / (1 - experiment.training.momentum)
+        estimated = experiment.participation.reported == "estimated"
+        if estimated and not self.everybody:
+            options["probabilities"] = "shrunk"
+        own = {name: _with_numbers(value) for name, value in self.options.items()}
+        if own.get("select") == "frequent" and odds is not None and not estimated:
+            own.setdefault("frequencies", _with_drawn_ties(odds, seed))
+        return make_rule(self.name, preset=self.preset, **(options | own))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a comparison."""
+    """One run of a comparison: a rule under a seed, and its folder."""
 
     experiment: Experiment
-    entry: Entry
+    rule: RuleSpec
     seed: int
     folder: Path
 
 
-Report = Callable[[Cell, Progress | None], None]
-"""Called after a round of a cell, and with None when the cell is finished."""
+def find_rule(experiment: Experiment, text: str) -> RuleSpec:
+    """The rule that a name on the command line or in an experiment means."""
+    if text in experiment.variants:
+        table = dict(experiment.variants[text])
+        name, preset = table.pop("rule", text), table.pop("preset", "paper")
+        if name not in RULES:
+            raise unknown("rule", name, RULES)
+        options = experiment.options.get(name, {}) | table
+        return RuleSpec(label=text, name=name, preset=preset, options=options)
+    if text == FULL:
+        return RuleSpec(
+            label=label_of(text), name="fedavg", preset="paper", options={}, everybody=True
+        )
+    name, _, preset = text.partition(":")
+    if name == FULL:
+        raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
+    if name not in RULES:
+        raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
+    if preset and preset not in PRESETS:
+        raise unknown("preset", preset, PRESETS)
+    options = dict(experiment.options.get(name, {}))
+    return RuleSpec(label=label_of(text), name=name, preset=preset or "paper", options=options)
 
 
-def plan_cells(experiment: Experiment, rules: Sequence[str], out: Path) -> list[Cell]:
-    """All cells, seed by seed, so that an interrupted comparison has whole seeds first."""
+def plan_cells(experiment: Experiment, names: Sequence[str], out: Path) -> list[Cell]:
+    """All cells, seed by seed, so an interrupted comparison has whole seeds first."""
     if (out / MANIFEST).exists():
         raise ConfigurationError(f"{out} holds a run, not a comparison; choose another --out")
-    entries: dict[str, Entry] = {}  # by folder
-    made: list[Rule] = []
-    for name in rules:
-        entry = find_entry(experiment, name)
-        same = entries.setdefault(entry.slug, entry)
-        if same != entry:
+    specs: dict[str, RuleSpec] = {}  # by folder
+    for name in names:
+        spec = find_rule(experiment, name)
+        same = specs.setdefault(spec.slug, spec)
+        if same != spec:
             raise ConfigurationError(
-                f"{same.label!r} and {entry.label!r} would share the folder {entry.slug!r}"
+                f"{same.label!r} and {spec.label!r} would share the folder {spec.slug!r}"
             )
-        # A mistake in its options shows now, not after hours.
-        made.append(entry.build(experiment, 0, [1.0]))
-    if waiting := [rule for rule in made if rule.options.warms_up]:
-        clients = experiment.partition.clients
+    # Building a rule shows mistakes in its options now, not after hours.
+    rules = [spec.build(experiment, 0, [1.0]) for spec in specs.values()]
+    if waiting := [rule for rule in rules if rule.options.warms_up]:
         for seed in range(experiment.seeds):
-            odds = experiment.participation.process(clients, seed).probabilities
+            process = experiment.participation.process(experiment.partition.clients, seed)
             for rule in waiting:
-                refuse_endless_warm_up(rule, odds)
+                refuse_endless_warm_up(rule, process.probabilities)
     return [
-        Cell(experiment, entry, seed, out / entry.slug / f"{SEED}{seed}")
+        Cell(experiment=experiment, rule=spec, seed=seed, folder=out / slug / f"{SEED}{seed}")
         for seed in range(experiment.seeds)
-        for entry in entries.values()
+        for slug, spec in specs.items()
     ]
 
 
-def run_cell(
-    cell: Cell, resume: bool, watch: Watch | None, stop: Callable[[], bool] | None = None
-) -> None:
-    """One run, here and now."""
-    what = cell.experiment, cell.entry, cell.seed, cell.folder
-    # One run that diverges must not cost the others; the reason is kept in its folder.
-    with suppress(RoundRefused, TrainingFailed):
-        run_entry(*what, resume=resume, watch=watch, stop=stop)
+def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
+    """A warm-up waits for all clients; refuse it if one of them (almost) never takes part."""
+    if rule.options.warms_up and odds is not None and odds.min() * MOST_WARM_UP < 1:
+        raise ConfigurationError(
+            f"client {odds.argmin()} never takes part (p = {odds.min():g}), and the warm-up of "
+            f"{rule.name} would wait for it forever; choose options.{rule.name}.select=online, or "
+            "leave the rule out"
+        )
 
 
-def with_seeds(experiment: Experiment, seeds: int | None) -> Experiment:
-    """The experiment with another number of seeds."""
-    return experiment if seeds is None else replace(experiment, seeds=seeds)
+def _with_drawn_ties(odds: Any, seed: int) -> dict[int, float]:
+    """How often each client takes part. Ties are broken at random: clients with neighbouring
+    numbers may have something in common."""
+    lots = generator(seed, "equally frequent clients").random(len(odds))
+    return {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
+
+
+def _with_numbers(value: Any) -> Any:
+    """Client numbers as keys; the keys of a TOML table are strings."""
+    if not isinstance(value, Mapping):
+        return value
+    return {int(k) if str(k).isdecimal() else k: entry for k, entry in value.items()}

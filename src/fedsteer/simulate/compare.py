@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records import Run
-from fedsteer.simulate.cells import Cell, Report, plan_cells, run_cell, with_seeds
+from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.cluster import run_on_ray
 from fedsteer.simulate.executors.lockstep import joins_runs, run_in_lockstep, shares
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import found_run
+from fedsteer.simulate.runner import GAVE_UP, Report, found_run, run_cell
 from fedsteer.simulate.world import build_world, usable_cores
-
-__all__ = ["EXECUTORS", "Cell", "compare_cells", "default_jobs", "plan_cells", "with_seeds"]
 
 EXECUTORS = ("processes", "ray")
 """Where runs are executed: `--executor` of the command line."""
@@ -38,8 +37,8 @@ def compare_cells(
         raise unknown("executor", executor, EXECUTORS)
     if jobs < 0:
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
-    for cell in cells:  # whatever is refused is refused before anything is written
-        found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume)
+    for cell in cells:  # refuse before anything is written
+        found_run(cell, resume)
     tell = report or (lambda cell, progress: None)
     if executor == "ray":
         run_on_ray(cells, jobs, resume, tell)
@@ -61,7 +60,8 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> N
         run_in_processes(cells, jobs, resume, tell)
         return
     for cell in cells:
-        run_cell(cell, resume, partial(tell, cell))
+        with suppress(*GAVE_UP):
+            run_cell(cell, resume=resume, watch=partial(tell, cell))
         tell(cell, None)
 
 
@@ -69,4 +69,4 @@ def default_jobs(experiment: Experiment) -> int:
     """As many processes as cores allow for the threads each run takes; up to four for a GPU."""
     if experiment.run.device != "cpu":
         return max(1, min(4, usable_cores() // 2))
-    return max(1, usable_cores() // build_world(experiment, 0).threads)
+    return max(1, usable_cores() // build_world(experiment, 0).torch_threads)

@@ -1,29 +1,31 @@
 """The only round loop: participation -> plan -> local training -> rule -> optimiser -> records.
 
-Training rounds are numbered 1..T for everybody and draw participation and batches by that number,
-so a rule that spends rounds on a warm-up meets the same training rounds as one that does not. The
-warm-up itself takes place in rounds T+1, T+2, ... of the participation process.
+Training rounds are numbered 1..T for every rule, and participation and batches are drawn by that
+number: a rule with a warm-up meets the same training rounds as a rule without one. The warm-up
+itself takes place in rounds T+1, T+2, ... of the participation process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, Diverged
-from fedsteer.records.rows import Totals
-from fedsteer.rules import Requests, Round, Rule
-from fedsteer.simulate.entries import MOST_WARM_UP, refuse_endless_warm_up
-from fedsteer.simulate.happened import Happened
+from fedsteer.records.rows import Totals, client_rows, round_row
+from fedsteer.rules import Diagnostics, Requests, Round, Rule
+from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.steering.ids import ClientId
 from fedsteer.steering.state import Arrays, pack_states, unpack_states
 from fedsteer.training import Order, Trained, evaluate
 
@@ -38,9 +40,37 @@ class Asked:
     began: float
 
 
+@dataclass(frozen=True)
+class RoundResult:
+    """What happened in one round. Rows are made on demand; nothing here is of size d."""
+
+    diagnostics: Diagnostics
+    losses: NDArray[np.float64]  # (m,) of local training, of all clients asked
+    steps: NDArray[np.int64]
+    asked: tuple[ClientId, ...]
+    collected: Collection[ClientId]
+    counts: dict[str, Any]  # further columns of rounds.jsonl
+    timing: dict[str, Any]  # the row of timing.jsonl
+    evaluation: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def row(self) -> dict[str, Any]:
+        """The row of rounds.jsonl."""
+        loss = float(self.losses.mean()) if len(self.losses) else None
+        made = round_row(self.diagnostics.number, self.diagnostics, **self.counts, train_loss=loss)
+        return made | self.evaluation
+
+    @cached_property
+    def clients(self) -> list[dict[str, Any]]:
+        """The rows of clients.jsonl."""
+        trained = zip(self.asked, self.losses.tolist(), self.steps.tolist(), strict=True)
+        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in trained}
+        return client_rows(self.diagnostics.number, self.diagnostics, set(self.collected), extras)
+
+
 @dataclass
 class Simulation:
-    """A run in memory: iterate `rounds()`, `pack()` between rounds, `restore()` to go on."""
+    """A run in memory: iterate `rounds()`, `pack()` between rounds, `restore()` to resume."""
 
     world: World
     rule: Rule
@@ -70,19 +100,19 @@ class Simulation:
         """Whether all training rounds are done."""
         return self.trained >= self.world.experiment.run.rounds
 
-    def rounds(self) -> Iterator[Happened]:
+    def rounds(self) -> Iterator[RoundResult]:
         """Round after round until the end."""
         while not self.finished:
             yield self.round()
 
-    def round(self) -> Happened:
+    def round(self) -> RoundResult:
         """One round."""
         asked = self.ask()
         trained = self.world.engine.train_orders(asked.orders)
         return self.absorb(asked, trained)
 
     def ask(self) -> Asked:
-        """The first half of a round: who is there, and what the rule wants of them."""
+        """The first half of a round: who is present, and what the rule asks of them."""
         began = perf_counter()
         training = self.rule.phase(self.state) == "train"
         self.number += 1
@@ -96,8 +126,8 @@ class Simulation:
             requests=requests, orders=self._orders(requests, drawn), training=training, began=began
         )
 
-    def absorb(self, asked: Asked, trained: Trained) -> Happened:
-        """The second half: the rule steps, the model moves, everything is written down."""
+    def absorb(self, asked: Asked, trained: Trained) -> RoundResult:
+        """The second half: the rule steps, the model moves, the result is put together."""
         clock = [asked.began, perf_counter()]
         requests, training = asked.requests, asked.training
         try:
@@ -124,8 +154,8 @@ class Simulation:
         timing = {"round": self.number, "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
-        return Happened(
-            told=step.diagnostics,
+        return RoundResult(
+            diagnostics=step.diagnostics,
             losses=trained.losses,
             steps=trained.steps,
             asked=requests.everyone,
@@ -140,7 +170,7 @@ class Simulation:
         return self.last | self.totals.result(self.number, self.trained)
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
-        """Everything needed to go on from here, exactly."""
+        """Everything needed to resume exactly here."""
         arrays, states = pack_states(rule=self.state, moments=self.moments)
         arrays["model"] = self.model.cpu().numpy()
         if self.watched:
@@ -157,7 +187,7 @@ class Simulation:
         self.watched = list(arrays.get("watched", []))
 
     def _orders(self, asked: Requests, drawn: int) -> list[Order]:
-        """What all clients asked are to do, with the rule's payload and the batches of `drawn`."""
+        """What all clients asked are to do, with what the rule sends them and batches of `drawn`."""
         control = asked.shared.get("control")
         proximal = float(asked.shared.get("proximal", 0.0))
         orders = []

@@ -1,4 +1,4 @@
-"""What a run is, as its manifest says, and whether two of them are the same."""
+"""The manifest of a run, and whether a folder holds the same run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import Run
 from fedsteer.records.files import plain
 from fedsteer.records.names import MANIFEST
-from fedsteer.simulate.entries import Entry
+from fedsteer.simulate.cells import Cell, RuleSpec
 from fedsteer.simulate.experiment import KINDS, Experiment
 from fedsteer.simulate.world import World
 from fedsteer.training.models import source_of
 
 
-def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> None:
+def same_run(found: Run, cell: Cell) -> None:
     """Refuse to mix two different runs in one folder."""
     if not (found.folder / MANIFEST).exists():
         raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
     before = _with_defaults(found.manifest)
-    now = {"seed": seed, "experiment": experiment.as_dict(), "rule": _rule_record(entry)}
+    now = {
+        "seed": cell.seed,
+        "experiment": cell.experiment.as_dict(),
+        "rule": _rule_record(cell.rule),
+    }
     for name, value in now.items():
         apart = _difference(
             name, *(_comparable(name, one, before) for one in (before.get(name), plain(value)))
@@ -35,22 +39,22 @@ def same_run(found: Run, experiment: Experiment, entry: Entry, seed: int) -> Non
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {apart}; choose another --out"
             )
-    for key, (path, checksum) in _files(experiment).items():
+    for key, (path, checksum) in _files(cell.experiment).items():
         if (known := before.get(key)) is not None and known != checksum:
             raise ConfigurationError(
-                f"{path} is not what it was when {found.folder} was begun; choose another --out"
+                f"{path} has changed since {found.folder} was started; choose another --out"
             )
 
 
 def same_data(found: Run, world: World) -> None:
-    """Refuse to go on with clients that hold other points than when the run was begun."""
+    """Resume is refused if the data or the partition changed."""
     before, now = found.manifest, {"data": _data_record(world), "clients": _client_record(world)}
     for section, key in (("data", "checksums"), ("clients", "sizes"), ("clients", "holds")):
         known = (before.get(section) or {}).get(key)
         if known is not None and known != plain(now[section].get(key)):
             raise ConfigurationError(
-                f"{found.folder} was begun with other {section} ({key}): another file, or a "
-                "version of fedsteer that divided them otherwise; choose another --out"
+                f"{found.folder} was started with other {section} ({key}): another file, or a "
+                "version of fedsteer that divides them differently; choose another --out"
             )
 
 
@@ -84,14 +88,14 @@ def _difference(name: str, before: Any, now: Any) -> str | None:
 
 
 def _comparable(name: str, value: Any, manifest: Mapping[str, Any]) -> Any:
-    """Without what says nothing about this run's numbers (what the rule is told stands in `rule`).
+    """Without settings that do not change this run's numbers (`rule` holds the rule's options).
 
-    The number of rounds is no such thing: a warm-up takes place in the rounds after the last one.
+    The number of rounds does: a warm-up takes place in the rounds after the last one.
     """
     ignored = {
         "experiment": ("seeds", "rules", "variants", "options", "title"),
         "run": ("checkpoint_every", "baseline"),
-        # Where files lie: whether they are the same ones, checksums say, where there are any.
+        # Places of files; checksums say whether the files are the same.
         "participation": ("trace",) if "trace" in manifest else (),
         "data": ("folder",),
     }
@@ -101,26 +105,26 @@ def _comparable(name: str, value: Any, manifest: Mapping[str, Any]) -> Any:
     return {key: _comparable(key, entry, manifest) for key, entry in kept.items()}
 
 
-def _rule_record(entry: Entry) -> dict[str, Any]:
+def _rule_record(rule: RuleSpec) -> dict[str, Any]:
     return {
-        "label": entry.label,
-        "name": entry.rule,
-        "preset": entry.preset,
-        "options": dict(entry.options),
+        "label": rule.label,
+        "name": rule.name,
+        "preset": rule.preset,
+        "options": dict(rule.options),
     }
 
 
-def manifest(world: World, entry: Entry) -> dict[str, Any]:
-    """Everything that says what is being run."""
+def manifest(world: World, rule: RuleSpec) -> dict[str, Any]:
+    """What is being run, and what its numbers depend on."""
     experiment = world.experiment
     return {
-        "rule": _rule_record(entry),
+        "rule": _rule_record(rule),
         "seed": world.seed,
         "experiment": experiment.as_dict(),
         "engine": {
             "name": world.engine.name,
             "device": experiment.run.device,
-            "threads": world.threads,
+            "threads": world.torch_threads,
         },
         "data": _data_record(world),
         **{key: checksum for key, (_, checksum) in _files(experiment).items()},
@@ -155,7 +159,7 @@ def _data_record(world: World) -> dict[str, Any]:
 
 
 def _client_record(world: World) -> dict[str, Any]:
-    """Who holds what; left out for populations too large to look at."""
+    """Who holds what; left out for populations too large to read."""
     if world.clients > 2_000:
         return {"count": world.clients}
     groups = [world.partition.group_names[group] for group in world.partition.group]
@@ -169,6 +173,6 @@ def _client_record(world: World) -> dict[str, Any]:
 
 
 def environment(device: str) -> dict[str, str]:
-    """What else numbers and times may depend on."""
+    """Libraries and device, which numbers and times may depend on."""
     name = str(torch.cuda.get_device_name(device)) if device != "cpu" else "cpu"
     return {"numpy": np.__version__, "torch": torch.__version__, "device": name}

@@ -1,17 +1,16 @@
 """One run on disk: records, checkpoints, resume, and a clean stop on Ctrl-C.
 
-A checkpoint holds the simulation and how long every record file was when it was taken. Resuming
-cuts the files back to that and goes on: after a kill at any moment the finished run leaves the
-same records and model, byte for byte, as one that was never interrupted.
+A checkpoint holds the simulation and the length of every record file at that moment. Resuming cuts
+the files back to these lengths, so a run that was killed at any moment leaves the same records and
+model, byte for byte, as one that was never interrupted.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -25,100 +24,97 @@ from fedsteer.errors import (
 from fedsteer.records import RecordWriter, Run, write_checkpoint
 from fedsteer.records.files import write_json
 from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
-from fedsteer.simulate.entries import Entry
+from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.happened import Happened
-from fedsteer.simulate.loop import Simulation
+from fedsteer.simulate.loop import RoundResult, Simulation
 from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
 from fedsteer.simulate.world import build_world
 
 PATIENCE = 5.0
-"""Seconds that a folder may still be in use: workers outlive a parent that was killed, not long."""
+"""Seconds to wait for a folder that is in use: workers outlive a killed parent for a moment."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after a round."""
+    """How far a run is after a round."""
 
-    trained: int
-    rounds: int
-    number: int
+    trained: int  # training rounds so far ...
+    rounds: int  # ... of so many
+    number: int  # of the round, warm-up included
     phase: str
-    active: int
+    active: int  # clients
     accuracy: float | None
 
 
 Watch = Callable[[Progress], None]
+"""Called after a round."""
+Report = Callable[[Cell, Progress | None], None]
+"""Called after a round of a cell, and with None when the cell is finished."""
+GAVE_UP = (RoundRefused, TrainingFailed)
+"""A run that cannot continue keeps the reason in its folder; the other runs go on."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C or a polite kill; the last finished round is on disk."""
+    """Ctrl-C or SIGTERM; the last finished round is on disk."""
 
 
 class OpenRun:
-    """A run that is under way in its folder: keeps what happens, checkpoints, comes to an end.
+    """A run in progress in its folder: keeps results, takes checkpoints, finishes.
 
-    Opening a folder that holds the same run goes on with it if `resume`, and is refused otherwise;
-    `simulation` is None if it was finished already. `threads` overrides the static rule without
-    being part of the experiment, for runs that another machine decided about.
+    If the folder holds the same run, `resume` continues it; without `resume` it is refused.
+    `simulation` is None if the run was finished before. `torch_threads` overrides the static rule
+    without being part of the experiment, for runs that another machine decided about.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        entry: Entry,
-        seed: int,
-        folder: Path,
-        resume: bool = False,
-        threads: int = 0,
-    ) -> None:
-        self.folder, self.every = folder, experiment.run.checkpoint_every
+    def __init__(self, cell: Cell, resume: bool = False, torch_threads: int = 0) -> None:
+        self.folder, self.every = cell.folder, cell.experiment.run.checkpoint_every
         self.simulation: Simulation | None = None
-        found = found_run(experiment, entry, seed, folder, resume)
+        found = found_run(cell, resume)
         if found.finished:
             return
 
         def simulation(settings: Experiment) -> Simulation:
-            world = build_world(settings, seed, entry.everybody)
-            return Simulation(world, entry.build(experiment, seed, world.reported))
+            world = build_world(settings, cell.seed, cell.rule.everybody)
+            return Simulation(world, cell.rule.build(cell.experiment, cell.seed, world.reported))
 
-        settings = _as_before(experiment, found, threads)
+        settings = _as_before(cell.experiment, found, torch_threads)
         self.simulation = simulation(settings)
-        self.records = RecordWriter(folder)
+        self.records = RecordWriter(cell.folder)
         try:
             self.records.claim(PATIENCE)
-            # Another process may have been at work here while this one waited.
-            found = found_run(experiment, entry, seed, folder, resume)
+            # Another process may have written here while this one waited.
+            found = found_run(cell, resume)
             if found.finished:
                 self.close()
                 self.simulation = None
                 return
-            if (now := _as_before(experiment, found, threads)) != settings:
+            if (now := _as_before(cell.experiment, found, torch_threads)) != settings:
                 self.simulation = simulation(now)
-            if (folder / CHECKPOINT).exists():
+            if (cell.folder / CHECKPOINT).exists():
                 same_data(found, self.simulation.world)
             resumed = self._restore()
-            found.rows("rounds")  # raises where they are damaged: now, not after all rounds
+            found.rows("rounds")  # raises if they are damaged: now, not after all rounds
         except BaseException:
             self.records.close()
             raise
-        (folder / FAILURE).unlink(missing_ok=True)
+        (cell.folder / FAILURE).unlink(missing_ok=True)
         if not resumed:
-            world = replace(self.simulation.world, experiment=experiment)
-            self.records.manifest(manifest(world, entry), **environment(experiment.run.device))
+            world = replace(self.simulation.world, experiment=cell.experiment)
+            device = cell.experiment.run.device
+            self.records.manifest(manifest(world, cell.rule), **environment(device))
 
-    def keep(self, happened: Happened) -> None:
-        """One finished round."""
+    def keep(self, result: RoundResult) -> None:
+        """Write down a finished round."""
         assert self.simulation is not None
-        self.records.append("rounds", happened.row)
-        self.records.append("timing", happened.timing)
-        for row in happened.clients:
+        self.records.append("rounds", result.row)
+        self.records.append("timing", result.timing)
+        for row in result.clients:
             self.records.append("clients", row)
         if self.simulation.number % self.every == 0 and not self.simulation.finished:
             self.save()
 
     def save(self) -> None:
-        """A checkpoint of this very moment."""
+        """Take a checkpoint."""
         assert self.simulation is not None
         self.records.save(*self.simulation.pack())
 
@@ -126,7 +122,7 @@ class OpenRun:
         """All rounds are done."""
         simulation = self.simulation
         assert simulation is not None
-        # The state of rules that keep an update of every client is large, and used up.
+        # Only the model: the state of rules that keep an update of every client is large.
         write_checkpoint(self.folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
         if simulation.watched:
             arrays = {
@@ -140,24 +136,24 @@ class OpenRun:
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def fail(self, error: FedsteerError) -> None:
-        """The run cannot go on; its records so far stay, and why."""
+        """The run cannot continue; its records stay, with the reason."""
         write_json(self.folder / FAILURE, {"reason": str(error)})
         self.close()
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         if self.simulation is not None:
             self.records.close()
 
-    def progress(self, happened: Happened) -> Progress:
-        """Where the run stands after this round."""
+    def progress(self, result: RoundResult) -> Progress:
+        """How far the run is after this round."""
         assert self.simulation is not None
         return Progress(
             trained=self.simulation.trained,
             rounds=self.simulation.world.experiment.run.rounds,
             number=self.simulation.number,
-            phase=happened.told.phase,
-            active=len(happened.told.clients),
+            phase=result.diagnostics.phase,
+            active=len(result.diagnostics.clients),
             accuracy=self.simulation.last.get("accuracy"),
         )
 
@@ -176,68 +172,66 @@ class OpenRun:
         return True
 
 
-def run_entry(
-    experiment: Experiment,
-    entry: Entry,
-    seed: int,
-    folder: Path,
+def run_cell(
+    cell: Cell,
     *,
     resume: bool = False,
     watch: Watch | None = None,
-    trackers: list[Callable[[Happened], None]] | None = None,
+    trackers: Sequence[Callable[[RoundResult], None]] = (),
     stop: Callable[[], bool] | None = None,
-    threads: int = 0,
+    torch_threads: int = 0,
 ) -> Run:
-    """Run one entry under one seed into `folder`; a finished run is left as it is.
+    """One run, here and now; a finished run is left as it is.
 
-    `stop` is asked after every round, and ends the run as a Ctrl-C would.
+    `stop` is asked after every round and ends the run as a Ctrl-C would.
     """
-    run = OpenRun(experiment, entry, seed, folder, resume, threads)
+    run = OpenRun(cell, resume, torch_threads)
     if run.simulation is None:
-        return Run(folder)
+        return Run(cell.folder)
     try:
         with polite() as stopping:
-            for happened in run.simulation.rounds():
-                run.keep(happened)
-                for track in trackers or []:
-                    track(happened)
+            for result in run.simulation.rounds():
+                run.keep(result)
+                for track in trackers:
+                    track(result)
                 if watch is not None:
-                    watch(run.progress(happened))
+                    watch(run.progress(result))
                 if stopping() or (stop is not None and stop()):
                     run.save()
                     raise Interrupted
             run.finish()
-    except (RoundRefused, TrainingFailed) as error:
+    except GAVE_UP as error:
         run.fail(error)
         raise
     finally:
         run.close()
-    return Run(folder)
+    return Run(cell.folder)
 
 
-def found_run(experiment: Experiment, entry: Entry, seed: int, folder: Path, resume: bool) -> Run:
-    """What is in the folder, if it may be gone on with: nothing, or this very run."""
-    found = Run(folder)
-    if found.finished or (folder / CHECKPOINT).exists():
-        same_run(found, experiment, entry, seed)
+def found_run(cell: Cell, resume: bool) -> Run:
+    """What is in the cell's folder; refused unless it is nothing or this run, to be resumed."""
+    found = Run(cell.folder)
+    if found.finished or (cell.folder / CHECKPOINT).exists():
+        same_run(found, cell)
         if not resume:
             raise ConfigurationError(
-                f"{folder} already holds this run; --resume goes on with it, --out starts elsewhere"
+                f"{cell.folder} already holds this run; "
+                "--resume continues it, --out starts elsewhere"
             )
     return found
 
 
-def _as_before(experiment: Experiment, found: Run, threads: int) -> Experiment:
-    """Engine and threads of the run that is resumed, so that numbers do not change midway."""
+def _as_before(experiment: Experiment, found: Run, torch_threads: int) -> Experiment:
+    """With the engine and threads of the run to resume, so numbers do not change midway."""
     if not (found.folder / CHECKPOINT).exists():
-        return experiment.changed({"run.threads": threads}) if threads else experiment
+        return experiment.changed({"run.threads": torch_threads}) if torch_threads else experiment
     engine = found.manifest["engine"]
     return experiment.changed({"run.engine": engine["name"], "run.threads": engine["threads"]})
 
 
 @contextmanager
 def polite() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM finish the round in hand first; a second Ctrl-C does not wait."""
+    """Ctrl-C and SIGTERM finish the current round first; a second Ctrl-C does not wait."""
     caught: list[int] = []
 
     def remember(number: int, frame: object) -> None:
@@ -249,7 +243,7 @@ def polite() -> Iterator[Callable[[], bool]]:
         before = {
             number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)
         }
-    except ValueError:  # not in the main thread: whoever runs us decides about signals
+    except ValueError:  # not in the main thread, which handles signals
         yield lambda: False
         return
     try:

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.simulate.compare import Cell, plan_cells
-from fedsteer.simulate.entries import find_entry
+from fedsteer.simulate.cells import Cell, find_rule, plan_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment
 
@@ -73,7 +72,7 @@ class Sheet:
 
     def _labels(self) -> list[str]:
         entries = [
-            find_entry(column.experiment, name)
+            find_rule(column.experiment, name)
             for column in self.columns
             for name in column.experiment.rules
         ]

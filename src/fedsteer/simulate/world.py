@@ -48,7 +48,7 @@ class World:
     reported: Floats | None  # p_i as rules are told
     network: Network
     engine: Engine
-    threads: int
+    torch_threads: int
     test_images: Tensor
     test_labels: Tensor
     held_out: tuple[Tensor, Tensor] | None  # training points that no client holds
@@ -88,8 +88,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         experiment.model.name, dataset.shape, dataset.classes, experiment.model.options
     )
     network.module.to(device)
-    threads = experiment.run.threads or choose_threads(network, usable_cores())
-    torch.set_num_threads(threads)
+    torch_threads = experiment.run.threads or choose_threads(network, usable_cores())
+    torch.set_num_threads(torch_threads)
     images, labels = _tensors(*_key(experiment.data), "train", device)
     if ":" in experiment.model.name:  # not one of ours
         try_out(experiment.model.name, network, images, dataset.classes)
@@ -113,7 +113,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         reported=reported,
         network=network,
         engine=engine,
-        threads=threads,
+        torch_threads=torch_threads,
         test_images=test_images[len(test_labels) - kept :],
         test_labels=test_labels[len(test_labels) - kept :],
         held_out=_held_out(images, labels, partition, seed),

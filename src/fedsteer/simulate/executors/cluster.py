@@ -28,11 +28,11 @@ from typing import Any
 from fedsteer.errors import ConfigurationError, FedsteerError, extra
 from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT
-from fedsteer.simulate.cells import Cell, Report
+from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors import task as tasks
 from fedsteer.simulate.executors.parcel import pack, unpack
 from fedsteer.simulate.executors.task import Message, Office, Outcome, Task, carry_out
-from fedsteer.simulate.runner import Interrupted, found_run, polite
+from fedsteer.simulate.runner import Interrupted, Report, found_run, polite
 from fedsteer.simulate.world import build_world
 
 LOSSES = 3
@@ -47,7 +47,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
         raise ConfigurationError(f"--executor ray needs it: {extra('ray')}") from None
     missing = []
     for number, cell in enumerate(cells):
-        if found_run(cell.experiment, cell.entry, cell.seed, cell.folder, resume).finished:
+        if found_run(cell, resume).finished:
             tell(cell, None)
         else:
             missing.append(number)
@@ -227,7 +227,7 @@ def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, i
         else:
             key = id(cell.experiment)
             if key not in by_experiment:
-                by_experiment[key] = build_world(cell.experiment, 0).threads
+                by_experiment[key] = build_world(cell.experiment, 0).torch_threads
             threads = by_experiment[key]
         if 0 < largest < threads:  # without any, machines come when they are asked for
             raise ConfigurationError(

@@ -17,10 +17,10 @@ from functools import partial
 import torch
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.simulate.cells import Cell, Report
+from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, polite
+from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, Report, polite
 from fedsteer.simulate.world import build_world
 from fedsteer.training import Engine
 
@@ -50,7 +50,7 @@ def run_in_lockstep(
         part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
         taken = {cell.folder for cell in part}
         left = [cell for cell in left if cell.folder not in taken]
-        runs = [OpenRun(c.experiment, c.entry, c.seed, c.folder, resume) for c in part]
+        runs = [OpenRun(cell, resume) for cell in part]
         run_together(runs, partial(_tell_place, tell, part), stop)
         for cell in part:
             tell(cell, None)

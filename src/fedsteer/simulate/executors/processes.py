@@ -14,14 +14,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
 
-from fedsteer.simulate.cells import Cell, Report, run_cell
+from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
-from fedsteer.simulate.runner import Interrupted, Progress, polite
+from fedsteer.simulate.runner import (
+    GAVE_UP,
+    Interrupted,
+    Progress,
+    Report,
+    polite,
+    run_cell,
+)
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a worker whose runs go in lock-step."""
@@ -132,8 +139,12 @@ def _follow(parent: int) -> None:
 
 def _work(number: int, cell: Cell, resume: bool) -> list[int]:
     """Run one cell in a worker; `Interrupted` comes out of the future."""
-    with _busy:
-        run_cell(cell, resume, lambda progress: _messages.put([(number, progress)]), _stopped)
+
+    def watch(progress: Progress) -> None:
+        _messages.put([(number, progress)])
+
+    with _busy, suppress(*GAVE_UP):
+        run_cell(cell, resume=resume, watch=watch, stop=_stopped)
     return [number]
 
 

@@ -7,18 +7,18 @@ files where there is a new checkpoint; the answer says whether to stop.
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 from fedsteer import __version__
-from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed
+from fedsteer.errors import FedsteerError
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.parcel import Parcel, pack, unpack
-from fedsteer.simulate.runner import Interrupted, Progress, run_entry
+from fedsteer.simulate.runner import GAVE_UP, Interrupted, Progress, run_cell
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a run."""
@@ -34,7 +34,7 @@ class Task:
     number: int
     attempt: int
     cell: Cell
-    threads: int
+    torch_threads: int
     parcel: Parcel | None  # an interrupted run to go on with
     send_every: float
     version: str = __version__
@@ -134,17 +134,14 @@ def carry_out(task: Task, office: Any) -> Outcome:
         try:
             unpack(task.parcel or {}, folder)
             correspondent = Correspondent(task, folder, office)
-            run_entry(
-                cell.experiment,
-                cell.entry,
-                cell.seed,
-                folder,
+            run_cell(
+                replace(cell, folder=folder),
                 resume=True,
                 watch=correspondent.watch,
                 stop=correspondent.stop,
-                threads=task.threads,
+                torch_threads=task.torch_threads,
             )
-        except (RoundRefused, TrainingFailed):
+        except GAVE_UP:
             pass  # the reason is in the parcel
         except Interrupted:
             stopped = True
