@@ -24,8 +24,8 @@ from fedsteer.records.rows import Totals, client_rows, round_row
 from fedsteer.rules import Diagnostics, Requests, Round, Rule
 from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.world import World
-from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.ids import ClientId
+from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.state import Arrays, pack_states, unpack_states
 from fedsteer.training import Order, Trained, evaluate
 
@@ -187,7 +187,7 @@ class Simulation:
         self.watched = list(arrays.get("watched", []))
 
     def _orders(self, asked: Requests, drawn: int) -> list[Order]:
-        """What all clients asked are to do, with what the rule sends them and batches of `drawn`."""
+        """What each client asked has to do; participation and batches are those of `drawn`."""
         control = asked.shared.get("control")
         proximal = float(asked.shared.get("proximal", 0.0))
         orders = []

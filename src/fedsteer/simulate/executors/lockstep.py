@@ -124,13 +124,13 @@ def _one_round(engine: Engine, runs: dict[int, OpenRun], watch: Watch | None) ->
         part = trained.part(slice(first, last))
         first = last
         try:
-            happened = _simulation(run).absorb(asked[place], part)
+            result = _simulation(run).absorb(asked[place], part)
         except RoundRefused as error:  # one run that diverges must not cost the others
             runs.pop(place).fail(error)
             continue
-        run.keep(happened)
+        run.keep(result)
         if watch is not None:
-            watch(place, run.progress(happened))
+            watch(place, run.progress(result))
 
 
 def _shared_engine(simulations: Sequence[Simulation]) -> Engine:
