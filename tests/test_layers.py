@@ -33,16 +33,15 @@ BENCHED = {"data", "training", "simulate", "report"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "options": {"errors"},
-    "values": set(),
     "draws": set(),
     "gpu": {"errors"},
-    "steering": {"errors", "options", "values", "gpu"},
-    "rules": {"errors", "options", "values", "draws", "steering"},
+    "steering": {"errors", "options", "gpu"},
+    "rules": {"errors", "options", "draws", "steering"},
     "fedsteer": {"errors", "steering", "rules"},
     "data": {"errors", "options", "draws"},
     "participation": {"errors", "options", "draws"},
     "training": {"errors", "options", "draws", "gpu"},
-    "records": {"errors", "fedsteer"},
+    "records": {"errors", "fedsteer", "steering"},
     "simulate": {"errors", "options", "draws", "steering", "rules", *SIMULATED, "records"},
     "report": {"errors", "records"},
     "bench": {"errors", "draws", "fedsteer", "rules", *BENCHED},
@@ -56,7 +55,6 @@ ALLOWED: dict[str, set[str]] = {
 LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
     "options": set(),
-    "values": set(),
     "draws": {"numpy"},
     "steering": {"numpy"},
     "rules": {"numpy"},
@@ -249,9 +247,7 @@ def test_rules_run_where_only_numpy_is() -> None:
         [sys.executable, "-c", IN_A_BARE_WORLD], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == {
-        *("errors", "options", "draws", "values", "rules", "steering")
-    }
+    assert set(done.stdout.split()) == {*("errors", "options", "draws", "rules", "steering")}
 
 
 def test_public_names() -> None:

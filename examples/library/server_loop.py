@@ -74,17 +74,20 @@ def run(name: str, rounds: int = ROUNDS, folder: Path | None = None) -> float:
             model, moments = initial, optimiser.init()
         # else "hold": a warm-up collects updates of one and the same model
         if folder is not None and number % 100 == 0:
-            state = saved_and_loaded(state, folder)
+            state, moments, model = saved_and_loaded(folder, state, moments, model)
         away.append(float(np.linalg.norm(model - BEST) / np.linalg.norm(BEST)))
     return float(np.mean(away[-rounds // 4 :]))
 
 
-def saved_and_loaded(state: State, folder: Path) -> State:
-    """A checkpoint, bit for bit: named arrays, and a dictionary for JSON."""
-    from fedsteer.records import read_checkpoint, write_checkpoint
+def saved_and_loaded(
+    folder: Path, state: State, moments: State, model: np.ndarray
+) -> tuple[State, State, np.ndarray]:
+    """A checkpoint: everything in one file, bit for bit."""
+    from fedsteer.records import load_server, save_server
 
-    write_checkpoint(folder / "state.safetensors", *state.pack())
-    return State.unpack(*read_checkpoint(folder / "state.safetensors"))
+    path = folder / "server.safetensors"
+    save_server(path, state=state, moments=moments, model=model)
+    return load_server(path)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def shuffled(event: Event, draw: np.random.Generator) -> Event:
 
 
 def members(played: Played) -> list[Any]:
-    return played.state.memory.clients.members()  # type: ignore[attr-defined, no-any-return]
+    return played.state.clients.members
 
 
 def beliefs(played: Played) -> Any:
@@ -344,7 +344,7 @@ def test_whoever_comes_back_is_as_new_as_a_stranger(entry: Enrolled) -> None:
     if entry.options.get("coordinates") == "own":
         pytest.skip("the client that comes back has a column of its own, the stranger has not")
     played = start(entry.rule()).play(events(14, rounds=30, departures=False))
-    number = played.state.memory.clients.number  # type: ignore[attr-defined]
+    number = played.state.clients.number
     played.state = played.rule.leave(played.state, [3])
     stranger, deltas = "late-57", []  # of the same cluster as client 3, where clusters are given
     draw = np.random.default_rng(1)
@@ -427,7 +427,7 @@ def test_a_round_writes_nothing_it_was_given(entry: Enrolled) -> None:
 def test_plan_asks_whoever_is_available(entry: Enrolled) -> None:
     """Whatever is asked of whom, only available or reachable clients are asked, each once."""
     played = start(entry.rule()).play(events(17, departures=False))
-    number = played.state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = played.state.clients.number + 1
     before = packed(played.state)
     for ahead in range(3):
         asked = played.rule.plan(played.state, number + ahead, [np.int64(4), 1])

@@ -67,7 +67,7 @@ def test_staleness() -> None:
 
 
 def test_nothing_happened() -> None:
-    told = Diagnostics("warm-up")
+    told = Diagnostics(phase="warm-up")
     assert told.clients == () and not told.columns
     assert np.isnan([told.variance, told.condition]).all()
     assert all(getattr(told, name).shape == (0,) for name in LISTS)

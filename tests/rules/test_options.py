@@ -266,13 +266,6 @@ def test_a_state_keeps_what_its_memory_is_made_by(name: str, before: Any, after:
     make_rule(name, **before).plan(state, 1, [0])
 
 
-def test_a_state_of_an_earlier_release_tells_less() -> None:
-    rule = make_rule("fedsteer", core_set=[0])
-    state = rule.init(3, [1.0, 2.0])
-    state.memory.made_with = "probabilities='known', interval_cap=50, norm_bound=None"  # type: ignore[attr-defined]
-    rule.plan(state, 1, [0])
-
-
 def test_numbers_mean_the_same_in_every_spelling() -> None:
     state = make_rule("fedsteer", core_set=[0, 1], norm_bound=1).init(3, [1.0, 2.0])
     other = make_rule("fedsteer", core_set=np.array([0, 1]), norm_bound=np.float32(1.0))

@@ -126,7 +126,7 @@ def test_refresh_all_asks_the_others_every_so_many_rounds(closed: bool) -> None:
     happenings = events(4, rounds=9, closed=closed, departures=False)
     for event in happenings:
         asked = rule.plan(played.state, event.number, event.clients)
-        members = set(played.state.memory.clients.members())  # type: ignore[attr-defined]
+        members = set(played.state.clients.members)
         due = event.number % 3 == 0
         others = members - set(event.clients) if due and closed else set()
         assert set(asked.refresh) == others and asked.train == tuple(event.clients)

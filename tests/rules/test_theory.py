@@ -57,7 +57,7 @@ def with_history(rule: Rule, seed: int = 0, rounds: int = 9) -> State:
 
 def all_outcomes(rule: Rule, state: State, updates: Any) -> Iterator[tuple[float, Step]]:
     """(chance, step) for every set of clients that could take part in the next round."""
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     for there in product([False, True], repeat=N):
         mask = np.array(there)
         chance = float(np.prod(np.where(mask, PROBABILITIES, 1 - PROBABILITIES)))
@@ -185,7 +185,7 @@ def test_the_rule_itself_stores_the_minimising_coordinates() -> None:
     rule = make_rule("fedsteer", core_set=CORE, ridge=0.0)
     state = with_history(rule)
     updates, steered = fresh_updates(), basis(state)
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     given = Round(
         number=number,
         clients=range(N),
@@ -218,7 +218,7 @@ def test_other_diagnostics_are_those_of_the_estimate_before_the_refresh() -> Non
     state = with_history(rule)
     updates, believed = fresh_updates(), estimates(rule, state)
     condition = float(np.linalg.cond(basis(state)) ** 2)
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     found = rule.step(
         state, Round(number=number, clients=range(N), updates=updates, probabilities=PROBABILITIES)
     ).diagnostics
@@ -296,7 +296,7 @@ def test_everybody_active_with_certainty_gives_the_full_gradient(label: str) -> 
     name, options = UNBIASED[label]
     rule = make_rule(name, **options)
     state = with_history(rule)
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     for seed in range(3):
         updates = fresh_updates(seed)
         step = rule.step(
@@ -315,7 +315,7 @@ def test_a_gradient_in_the_span_is_reconstructed_exactly(solver: str) -> None:
     rule = make_rule("fedsteer", core_set=CORE, ridge=0.0, solver=solver)
     state = with_history(rule)
     inside = np.random.default_rng(3).standard_normal((2, 3)) @ basis(state).T
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     state = rule.step(
         state, Round(number=number, clients=[0, 2], updates=inside, probabilities=[0.2, 0.5])
     ).state
@@ -338,7 +338,7 @@ def test_with_nobody_active_the_model_moves_by_the_projections_only(magnitude: s
     coordinates = rule.coordinates(state, range(N))
     assert coordinates is not None
     total = SIZES @ coordinates
-    number = state.memory.clients.number + 1  # type: ignore[attr-defined]
+    number = state.clients.number + 1
     before = steered.copy()
     step = rule.step(
         state, Round(number=number, clients=[], updates=np.zeros((0, DIM)), probabilities=[])

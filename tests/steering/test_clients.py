@@ -220,9 +220,9 @@ def test_who_leaves_an_open_population_takes_no_more_than_its_points() -> None:
     for number in range(1, 41):
         here = np.flatnonzero(draw.random(1000) < 0.02).tolist()
         visit(clients, number, here, probabilities=[0.02] * len(here))
-    before = clients.mass / clients.rounds
+    before = clients.population.mass / clients.rounds
     clients.leave(clients.members()[:20])
-    assert clients.mass / clients.rounds == pytest.approx(before - 20)
+    assert clients.population.mass / clients.rounds == pytest.approx(before - 20)
     assert before == pytest.approx(1000, rel=0.1)
 
 
@@ -268,13 +268,17 @@ def test_what_is_unseen_follows_estimates_and_stays_when_clients_leave() -> None
     for number in range(1, 8):
         visit(clients, number, ["a"], probabilities=[1.0])
     visit(clients, 8, ["a", *range(100)], probabilities=[1.0] + [0.1] * 100)
-    assert clients.unseen == 150 and clients.doubt == pytest.approx(9000**0.5 / 4)
+    assert clients.population.unseen == 150 and clients.population.doubt == pytest.approx(
+        9000**0.5 / 4
+    )
     slots = clients.roster.find([0, 1])
-    assert clients.total_without(slots, uses_probabilities=True) == 99 + 150 - clients.doubt
+    assert (
+        clients.total_without(slots, uses_probabilities=True) == 99 + 150 - clients.population.doubt
+    )
     assert clients.total_without(slots, uses_probabilities=False) == 99
     visit(clients, 9, [])
-    assert clients.unseen == 0.75 * 150 / 2
-    assert clients.doubt == pytest.approx(0.75 * 9000**0.5 / 8)
+    assert clients.population.unseen == 0.75 * 150 / 2
+    assert clients.population.doubt == pytest.approx(0.75 * 9000**0.5 / 8)
 
 
 def test_a_stranger_cannot_leave_before_anybody_came() -> None:

@@ -13,10 +13,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from fedsteer import State, StateError, make_rule
+from fedsteer import Round, ServerOptimiser, State, StateError, make_rule
+from fedsteer.records import load_server, save_server, write_checkpoint
 from fedsteer.steering.component import Component
-from fedsteer.steering.state import VERSION, pack_states, unpack_states
+from fedsteer.steering.state import VERSION
 from tests.rules.enrolled import (
+    DIM,
     ENROLLED,
     LIBRARIES,
     SIZES,
@@ -211,11 +213,39 @@ def test_ids_from_numpy_do_not_spoil_a_checkpoint() -> None:
         assert owners == [4, 1]
 
 
-def test_several_states_in_one_checkpoint() -> None:
-    rule, other = mid_story(ENROLLED["steer"]), mid_story(ENROLLED["mifa"], "torch-bfloat16")
-    arrays, meta = pack_states(rule=rule, rule2=other)
-    back = unpack_states(arrays, json.loads(json.dumps(meta)), "rule2", "rule")
-    assert packed(back[0]) == packed(other) and packed(back[1]) == packed(rule)
+def test_a_whole_server_in_one_file(tmp_path: Path) -> None:
+    state, optimiser = mid_story(ENROLLED["mifa"], "torch-bfloat16"), ServerOptimiser("momentum")
+    model = torch.ones(DIM)
+    model, moments = optimiser.step(optimiser.init(), model, torch.full((DIM,), 0.5))
+    save_server(tmp_path / "server.safetensors", state=state, moments=moments, model=model)
+    back = load_server(tmp_path / "server.safetensors", like=model)
+    assert packed(back.state) == packed(state) and packed(back.moments) == packed(moments)
+    assert torch.equal(back.model, model) and back.model.dtype == model.dtype
+    other = tmp_path / "other.safetensors"
+    write_checkpoint(other, {}, {"run": 1})
+    with pytest.raises(StateError, match="state version None, this release reads"):
+        load_server(other)
+
+
+def test_a_state_tells_about_its_clients() -> None:
+    rule = make_rule("fedavg", probabilities="visits")
+    state = rule.init(2, {"a": 1.0, "b": 3.0, 7: 2.0})
+    round = Round(number=4, clients=["b", "new"], updates=np.ones((2, 2)), sizes=[5.0, 6.0])
+    state = rule.step(state, round).state
+    clients = state.clients
+    assert clients.members == ["a", "b", 7, "new"] and len(clients) == 4
+    assert clients.number == 4 and clients.rounds == 1
+    assert clients.sizes == {7: 2.0, "a": 1.0, "b": 5.0, "new": 6.0}
+    assert clients.last_seen == {7: 0, "a": 0, "b": 4, "new": 4}
+    assert clients.probabilities == {7: 1 / 5, "a": 1 / 5, "b": 2 / 5, "new": 1.0}
+    assert repr(clients) == "<4 clients after round 4>"
+    left = rule.leave(state, ["b"])
+    assert left.clients.members == ["a", 7, "new"]
+    with pytest.raises(StateError):
+        _ = state.clients
+    assert make_rule("fedavg").init(1, [1.0]).clients.probabilities is None
+    with pytest.raises(StateError, match="a state of optimiser sgd has no clients"):
+        _ = ServerOptimiser().init().clients
 
 
 def test_nbytes_counts_every_array() -> None:

@@ -23,6 +23,7 @@ from fedsteer.flower.identity import Identities, reported_id
 from fedsteer.flower.metrics import data_points, number_in
 from fedsteer.flower.model import Layout, Malformed, to_named
 from fedsteer.rules import Rule
+from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import Arrays, State
 
 log = getLogger("flwr").log
@@ -40,7 +41,7 @@ class Reply:
     reported: str | None
     update: NDArray[Any]  # (d,) what was sent minus what came back
     size: float  # data points
-    steps: float  # nan: not reported
+    numbers: dict[str, float]  # by vector of a `Round`; nan: not reported
     loss: float | None
     rest: Arrays  # arrays that are not steered
     content: RecordDict
@@ -151,7 +152,7 @@ def _parse(content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_
     size = data_points(content, weighted_by_key)
     if size is None:
         raise Malformed(f"no positive {weighted_by_key!r} in its metrics")
-    steps = number_in(content, "num-steps")
+    numbers = {name: number_in(content, metric) for name, metric in REPORTED.items()}
     losses = [loss for key in LOSS_KEYS if (loss := number_in(content, key)) is not None]
     with np.errstate(over="ignore", invalid="ignore"):
         update = sent - layout.flatten(named)
@@ -160,7 +161,7 @@ def _parse(content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_
         reported=reported_id({**content.config_records, **content.metric_records}),
         update=update,
         size=size,
-        steps=np.nan if steps is None else steps,
+        numbers={name: np.nan if x is None else x for name, x in numbers.items()},
         loss=losses[0] if losses else None,
         rest=layout.rest(named),
         content=content,

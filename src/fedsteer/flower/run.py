@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from logging import INFO, WARNING, getLogger
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -27,10 +27,10 @@ from fedsteer.flower.setup import (
 from fedsteer.flower.store import RunStore
 from fedsteer.records.rows import Totals
 from fedsteer.rules import Diagnostics, Round, Rule, Step
-from fedsteer.rules.algorithm import Memory
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.optimiser import ServerOptimiser
-from fedsteer.steering.state import State, pack_states, unpack_states
+from fedsteer.steering.rounds import REPORTED
+from fedsteer.steering.state import State, pack_server, unpack_server
+from fedsteer.steering.view import ClientsView
 
 log = getLogger("flwr").log
 
@@ -60,9 +60,9 @@ class ServerRun:
         self._leaving: list[str] = []  # clients that leave when this round ends
 
     @property
-    def clients(self) -> Clients:
+    def clients(self) -> ClientsView:
         """The clients that the rule knows."""
-        return cast(Memory, self.state.memory).clients
+        return self.state.clients
 
     # -- the start ----------------------------------------------------------------------------
 
@@ -82,9 +82,9 @@ class ServerRun:
             self.number, self.trained, self.used, self.totals = 0, 0, 0, Totals()
         else:
             packed, saved = found
+            state, moments, _ = unpack_server(packed, saved)
             refuse_other_setup(saved["setup"], setup, self.options.folder)
             model.restore(packed)
-            state, moments = unpack_states(packed, saved, "rule", "moments")
             self.identities.restore(saved["identities"])
             self.number, self.trained = saved["number"], saved["trained"]
             self.used, self.totals = saved["used"], Totals(**saved["totals"])
@@ -125,7 +125,10 @@ class ServerRun:
             # The rule drops clients with nan.
             probabilities = [known.get(client, np.nan) for client in clients]
         starts = [asked.sent[node] for node in usable] if "starts" in needs else []
-        steps = [reply.steps for reply in usable.values()] if "steps" in needs else []
+        reported: dict[str, Any] = {
+            name: [reply.numbers[name] for reply in usable.values()]
+            for name in needs.intersection(REPORTED)
+        }
         refreshed = set(asked.requests.refresh)
         return Round(
             number=number,
@@ -133,10 +136,10 @@ class ServerRun:
             updates=[reply.update for reply in usable.values()],
             probabilities=probabilities,
             sizes=self._sizes(list(usable.values())),
-            steps=steps or None,
             starts=np.stack(starts) if starts else None,
             model=self.model.vector,
             refresh=[usable[n].client for n in usable if asked.clients[n] in refreshed] or None,
+            **reported,
         )
 
     def _sizes(self, replies: list[Reply]) -> list[float] | None:
@@ -190,7 +193,7 @@ class ServerRun:
 
     def save(self) -> None:
         """Write the checkpoint."""
-        arrays, states = pack_states(rule=self.state, moments=self.moments)
+        arrays, server = pack_server(self.state, self.moments, self.model.vector)
         run = {
             "number": self.number,
             "trained": self.trained,
@@ -199,7 +202,7 @@ class ServerRun:
             "identities": self.identities.pack(),
             "setup": self._setup,
         }
-        self.store.save(self.model.pack() | arrays, run | states)
+        self.store.save(self.model.pack() | arrays, run | server)
 
     # -- clients that leave -------------------------------------------------------------------
 
@@ -208,7 +211,7 @@ class ServerRun:
         if not self.begun:
             self._leaving += names
         elif round_under_way:
-            self._leaving += self.identities.leavers(names, self.clients.members())
+            self._leaving += self.identities.leavers(names, self.clients.members)
         else:
             with self.store.opened():
                 self._leaving += names
@@ -217,7 +220,7 @@ class ServerRun:
     def let_leave(self, *, save: bool = False) -> None:
         """Remove the clients that were to leave, and `save` if there were any."""
         names, self._leaving = self._leaving, []
-        leavers = self.identities.leavers(names, self.clients.members()) if names else []
+        leavers = self.identities.leavers(names, self.clients.members) if names else []
         if leavers:
             self.state = self.rule.leave(self.state, leavers)
             self.identities.forget(leavers)

@@ -102,7 +102,7 @@ class RunStore:
             reply.client: {
                 "node": f"node-{node}",
                 "loss": reply.loss,
-                "steps": reply.steps,
+                "steps": reply.numbers["steps"],
                 "reported": reply.reported,
             }
             for node, reply in reading.usable.items()

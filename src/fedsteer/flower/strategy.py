@@ -242,6 +242,6 @@ class RuleStrategy(Strategy):
             hints.append(unmet_hint(named, met=run.identities.met() | answered))
         if not self._nameless_told and any(client.startswith("node-") for client in answered):
             self._nameless_told = True
-            hints.append(nameless_hint(run.clients.members(), asked.online))
+            hints.append(nameless_hint(run.clients.members, asked.online))
         for hint in filter(None, hints):
             log(WARNING, "fedsteer: %s", hint)

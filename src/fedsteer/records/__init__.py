@@ -13,7 +13,12 @@
 `reader` reads too.
 """
 
-from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
+from fedsteer.records.checkpoint import (
+    load_server,
+    read_checkpoint,
+    save_server,
+    write_checkpoint,
+)
 from fedsteer.records.pack import pack_records
 from fedsteer.records.reader import Run, find_runs, without_copies
 from fedsteer.records.sheets import read_sheet, runs_of_sheet
@@ -23,10 +28,12 @@ __all__ = [
     "RecordWriter",
     "Run",
     "find_runs",
+    "load_server",
     "pack_records",
     "read_checkpoint",
     "read_sheet",
     "runs_of_sheet",
+    "save_server",
     "without_copies",
     "write_checkpoint",
 ]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
+from fedsteer.steering.state import Server, State, pack_server, unpack_server
 
 CHECKSUM = "checksum"
 Arrays = dict[str, NDArray[Any]]
@@ -49,6 +50,16 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     if written is not None and written != _checksum(arrays, meta):
         raise DataError(f"{path} is damaged: its checksum does not match")
     return arrays, meta
+
+
+def save_server(path: Path, *, state: State, moments: State, model: Any) -> None:
+    """Write a rule's state, the optimiser's and the model to one file, atomically."""
+    write_checkpoint(path, *pack_server(state, moments, model))
+
+
+def load_server(path: Path, like: Any = None) -> Server:
+    """Read state, moments and model; torch tensors go to the device of `like`."""
+    return unpack_server(*read_checkpoint(path), like=like)
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]], meta: dict[str, Any]) -> str:

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from fedsteer.rules.beliefs import Beliefs, PlainBeliefs
+from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.values import value
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients
@@ -31,7 +30,7 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": mat
 """Largest finite value of each dtype."""
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
 class Requests:
     """Which clients to ask for what in a round.
 
@@ -56,7 +55,7 @@ class Requests:
         return self.train + self.refresh + self.collect
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What an algorithm computed from a round, before anything is written."""
 
@@ -67,7 +66,7 @@ class Outcome:
     action: Action = "move"
     phase: str = "train"
     core_set: tuple[ClientId, ...] = ()
-    beliefs: Beliefs = PlainBeliefs()
+    beliefs: Beliefs = NO_BELIEFS
     scratch: Any = None  # what `commit` needs again
 
 
@@ -77,8 +76,8 @@ class Memory(Component):
 
     clients: Clients
     own: Component
+    made_with: str  # the options this depends on, in words
     like: Array | None = None  # zero rows of the updates' library, type and device
-    made_with: str = ""  # the `state_options`, in words
 
 
 Own = TypeVar("Own", bound=Component)

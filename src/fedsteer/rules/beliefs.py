@@ -53,3 +53,6 @@ class PlainBeliefs:
     after: Estimates | None = None
     condition: float = float("nan")
     columns: int = 0
+
+
+NO_BELIEFS = PlainBeliefs()

@@ -12,22 +12,21 @@ is worked out when it is first asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.beliefs import Beliefs, PlainBeliefs
+from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.values import value
 
 
 def _nobody() -> Floats:
     return np.zeros(0)
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
 class Diagnostics:
     """What happened in a step, client by client and in sum; costs k dimensions only."""
 
@@ -45,7 +44,7 @@ class Diagnostics:
     inverse_probabilities: Floats = field(default_factory=_nobody)  # 1 / p_i
     last_seen: Floats | Integers = field(default_factory=_nobody)  # rounds; 0: never before
     unbiased: Floats | None = None  # a_i, where the rule weighs by them and trains
-    beliefs: Beliefs = PlainBeliefs()
+    beliefs: Beliefs = NO_BELIEFS
 
     @cached_property
     def probabilities(self) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 import numpy as np
@@ -34,7 +34,6 @@ from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
-from fedsteer.values import value
 
 STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound")
 """Options of every rule that its state depends on: a rule with others cannot use that state."""
@@ -43,7 +42,7 @@ FITS_ANY = min(LARGEST.values())
 """An update of this length has no larger number."""
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """The result of a step: w <- w - rate * delta if action is "move"."""
 
@@ -68,7 +67,6 @@ class Rule:
         self.name, self.options = algorithm.name, options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self._made_with = _in_words(options, *STATE_OPTIONS, *algorithm.state_options)
-        self._briefly = _in_words(options, *STATE_OPTIONS)  # as states of version 0.1.0 say it
 
     def __repr__(self) -> str:
         changed = []
@@ -165,7 +163,7 @@ class Rule:
             raise StateError(f"a {state.rule} state was given to {self.name}")
         memory = state.memory
         assert isinstance(memory, Memory)
-        if memory.made_with not in (self._made_with, self._briefly, ""):
+        if memory.made_with != self._made_with:
             raise StateError(f"the state was made with {memory.made_with}, not {self._made_with}")
         return memory
 

@@ -15,7 +15,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,7 +25,8 @@ from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.world import World
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.optimiser import ServerOptimiser
-from fedsteer.steering.state import Arrays, pack_states, unpack_states
+from fedsteer.steering.rounds import REPORTED
+from fedsteer.steering.state import Arrays, pack_server, unpack_server
 from fedsteer.training import Order, Trained, evaluate
 
 
@@ -171,17 +171,16 @@ class Simulation:
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything needed to resume exactly here."""
-        arrays, states = pack_states(rule=self.state, moments=self.moments)
-        arrays["model"] = self.model.cpu().numpy()
+        arrays, server = pack_server(self.state, self.moments, self.model)
         if self.watched:
             arrays["watched"] = np.stack(self.watched)
         meta = {"number": self.number, "trained": self.trained, "totals": asdict(self.totals)}
-        return arrays, meta | {"last": self.last} | states
+        return arrays, meta | {"last": self.last} | server
 
     def restore(self, arrays: Arrays, meta: dict[str, Any]) -> None:
         """The inverse of `pack`."""
-        self.model = torch.tensor(arrays["model"], device=self.initial.device)
-        self.state, self.moments = unpack_states(arrays, meta, "rule", "moments", like=self.model)
+        server = unpack_server(arrays, meta, like=self.initial)
+        self.state, self.moments, self.model = server
         self.number, self.trained = meta["number"], meta["trained"]
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
@@ -218,9 +217,9 @@ class Simulation:
             clients=clients,
             updates=trained.updates,
             probabilities=None if reported is None else reported[np.array(clients, np.int64)],
-            steps=trained.steps,
             model=self.model,
             refresh=asked.refresh or None,
+            **{name: getattr(trained, name) for name in REPORTED},
         )
 
     def _count(self, asked: Requests, training: bool) -> dict[str, Any]:

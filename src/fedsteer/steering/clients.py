@@ -19,7 +19,7 @@ from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.population import PopulationEstimate
-from fedsteer.steering.probability import ProbabilitySource
+from fedsteer.steering.probability import Known, ProbabilitySource
 from fedsteer.steering.roster import Roster
 from fedsteer.steering.rounds import LARGEST_COUNT, Active, Round
 from fedsteer.steering.table import OUTWEIGHS, Table
@@ -47,23 +47,24 @@ class Clients(Component):
     source: ProbabilitySource
     bound: NormBound | None = None
     total: float = 0.0  # sum of n_i over members
-    mass: float = 0.0  # these three are the `population` estimate
-    unseen: float = 0.0
-    doubt: float = 0.0
+    population: PopulationEstimate = field(default_factory=PopulationEstimate)  # if it is open
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
     last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
-
-    @property
-    def population(self) -> PopulationEstimate:
-        """What the rounds so far tell of the size of an open population."""
-        return PopulationEstimate(mass=self.mass, unseen=self.unseen, doubt=self.doubt)
 
     def members(self) -> list[ClientId]:
         """The ids of all members."""
         ids = self.roster.everyone()
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
+
+    def probabilities(self, slots: Integers) -> Floats | None:
+        """p_i of members if they take part in the next round; None if rounds bring them."""
+        if isinstance(self.source, Known):
+            return None
+        nobody = np.zeros(len(slots), dtype=bool)
+        found: Floats = 1.0 / self.source.inverse(slots, self.number + 1, None, nobody)
+        return found
 
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
         """Refuse 3 for the member "3" and vice versa, and lists of strangers only.
@@ -184,7 +185,7 @@ class Clients(Component):
                 self.total = float(self.sizes.values.sum())
         if training:
             if active.population is not None:
-                self._set_population(active.population)
+                self.population = active.population
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.number)
         self.last_seen[active.slots] = active.number
@@ -214,15 +215,11 @@ class Clients(Component):
             self.bound.forget(slots, sizes)
         self.source.forget(slots)
         leaving = float(sizes.sum())
-        self._set_population(self.population.without(leaving, self.rounds))
+        self.population = self.population.without(leaving, self.rounds)
         self.sizes[slots] = 0.0
         self.total = float(self.sizes.values.sum())
         self.last_seen[slots] = 0
         self.roster.remove(names)
-
-    def _set_population(self, population: PopulationEstimate) -> None:
-        self.mass, self.unseen = population.mass, population.unseen
-        self.doubt = population.doubt
 
     def _sizes_of(self, slots: Integers) -> Floats:
         sizes: Floats = self.sizes[np.maximum(slots, 0)]  # a copy

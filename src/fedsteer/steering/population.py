@@ -22,19 +22,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Flags, Floats
 
 NEWCOMERS = 0.25
 """Weight of the latest round, against all before it, in what newcomers tell of the unseen."""
 
 
-@dataclass(frozen=True)
-class PopulationEstimate:
-    """What the rounds so far tell of the points of an open population."""
+@dataclass
+class PopulationEstimate(Component):
+    """What the rounds so far tell of the points of an open population. Never changed in place."""
 
-    mass: float  # sum over rounds of sum_A n_i / p_i, with p_i as of today
-    unseen: float  # points of members that never took part
-    doubt: float  # standard deviation of `unseen`
+    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, with p_i as of today
+    unseen: float = 0.0  # points of members that never took part
+    doubt: float = 0.0  # standard deviation of `unseen`
 
     def total(self, rounds: int, seen: float) -> float:
         """n after this many training rounds, if the clients seen so far have `seen` points."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy as copying
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import StateError
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library_of
+from fedsteer.steering.view import ClientsView
 
 VERSION = 2
 Arrays = dict[str, NDArray[Any]]
@@ -52,6 +53,14 @@ class State:
                 "or state.copy() before stepping if you need both"
             )
         return self._memory
+
+    @property
+    def clients(self) -> ClientsView:
+        """Its clients: members, sizes, when they were last seen, probabilities."""
+        clients = getattr(self.memory, "clients", None)
+        if clients is None:
+            raise StateError(f"a state of {self.rule} has no clients")
+        return ClientsView(clients)
 
     def consume(self) -> Component:
         """Take the components out; this handle is used up."""
@@ -89,28 +98,39 @@ class State:
         return State(meta["rule"], memory)
 
 
-def pack_states(**states: State) -> tuple[Arrays, dict[str, Any]]:
-    """Several states as one: arrays under "name/...", their JSON under the same names."""
+class Server(NamedTuple):
+    """A server between two rounds: all that it needs to continue."""
+
+    state: State
+    moments: State  # of the `ServerOptimiser`
+    model: Array
+
+
+def pack_server(state: State, moments: State, model: Array) -> tuple[Arrays, dict[str, Any]]:
+    """Named NumPy arrays and a JSON-able dictionary that together are the whole server."""
     arrays: Arrays = {}
     meta: dict[str, Any] = {}
-    for name, state in states.items():
-        own, meta[name] = state.pack()
+    for name, part in (("rule", state), ("moments", moments)):
+        own, meta[name] = part.pack()
         arrays |= {f"{name}/{key}": array for key, array in own.items()}
+    meta["model"] = _pack(model, "model", arrays)
     return arrays, meta
 
 
-def unpack_states(
-    arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], *names: str, like: Array = None
-) -> tuple[State, ...]:
-    """The inverse of `pack_states`, for these names in this order."""
-    return tuple(
-        State.unpack(
-            {k.removeprefix(f"{n}/"): a for k, a in arrays.items() if k.startswith(f"{n}/")},
-            meta[n],
-            like=like,
-        )
-        for n in names
-    )
+def unpack_server(
+    arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], like: Array | None = None
+) -> Server:
+    """The server that `pack_server` packed; torch arrays go to the device of `like`."""
+
+    def part(name: str) -> State:
+        prefix = f"{name}/"
+        own = {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)}
+        return State.unpack(own, meta.get(name), like=like)
+
+    state, moments = part("rule"), part("moments")
+    if "model" not in meta:
+        raise StateError("checkpoint holds no model")
+    return Server(state=state, moments=moments, model=_unpack(meta["model"], arrays, like))
 
 
 def _is_array(value: object) -> bool:

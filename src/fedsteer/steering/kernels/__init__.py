@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.kernels.vectors import Vectors
-from fedsteer.values import value
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -30,7 +30,7 @@ Pairs = Sequence[tuple[int, int]]
 """(row of one array, row of another)."""
 
 
-@value
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """The results of one pass over the updates."""
 

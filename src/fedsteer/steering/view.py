@@ -1,0 +1,57 @@
+"""What a state tells about its clients, by id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.ids import ClientId
+
+
+@final
+class ClientsView:
+    """The clients of a state, read-only. Take a new one from the state after each step."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} clients after round {self.number}>"
+
+    def __len__(self) -> int:
+        return int((self._clients.sizes.values > 0).sum())
+
+    @property
+    def number(self) -> int:
+        """The number of the last round."""
+        return self._clients.number
+
+    @property
+    def rounds(self) -> int:
+        """Training rounds so far; those of a warm-up do not count."""
+        return self._clients.rounds
+
+    @property
+    def members(self) -> list[ClientId]:
+        """The ids of all members."""
+        return self._clients.members()
+
+    @property
+    def sizes(self) -> dict[ClientId, float]:
+        """n_i of each member."""
+        names, slots = self._clients.resolve(self.members)
+        return dict(zip(names, self._clients.sizes[slots].tolist(), strict=True))
+
+    @property
+    def last_seen(self) -> dict[ClientId, int]:
+        """The last round each member took part in; 0: none yet."""
+        names, slots = self._clients.resolve(self.members)
+        return dict(zip(names, self._clients.last_seen[slots].tolist(), strict=True))
+
+    @property
+    def probabilities(self) -> dict[ClientId, float] | None:
+        """p_i of each member if it takes part in the next round; None if rounds bring them."""
+        names, slots = self._clients.resolve(self.members)
+        found = self._clients.probabilities(slots)
+        return None if found is None else dict(zip(names, found.tolist(), strict=True))
