@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -365,9 +366,9 @@ def test_many_experiments_are_in_a_list(show: Show, tmp_path: Path) -> None:
     chooser.send_keys("number 7")
     driver.execute_async_script(SETTLE)
     driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
-    driver.execute_async_script(SETTLE)
     x = "return document.querySelector('#accuracy .plot').data.at(-1).x.at(-1)"
-    assert driver.execute_script(x) == 11
+    wait = importlib.import_module("selenium.webdriver.support.wait").WebDriverWait(driver, 30)
+    wait.until(lambda driver: driver.execute_script(x) == 11)
 
 
 def test_the_table_fits_a_laptop(show: Show, several: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.records import RecordWriter, find_runs, pack_records, read_sheet
+from fedsteer.report import summarise
 from fedsteer.report.paper_table import lines_of, paper_table_markdown
 
 PAPER = {"x": {"fedstale": 0.309, "fedavg": 0.314}}
@@ -26,7 +27,8 @@ def made(folder: Path, label: str, seed: int = 0, **result: Any) -> None:
 def test_the_setting_of_a_family_is_chosen_on_held_out_images(tmp_path: Path) -> None:
     made(tmp_path, "fedstale-0.5", accuracy=0.9, held_out_accuracy=0.1)
     made(tmp_path, "fedstale-0.9", accuracy=0.4, held_out_accuracy=0.3)
-    lines, choices = lines_of(find_runs(tmp_path), PAPER)
+    runs = find_runs(tmp_path)
+    lines, choices = lines_of(runs, summarise(runs), PAPER)
     (line,) = lines
     assert (line.label, line.chosen) == ("fedstale", "fedstale-0.9")
     (choice,) = choices
@@ -42,7 +44,8 @@ def test_the_setting_of_a_family_is_chosen_on_held_out_images(tmp_path: Path) ->
 def test_without_held_out_images_nothing_is_chosen(tmp_path: Path) -> None:
     made(tmp_path, "fedstale-0.5", accuracy=0.9, held_out_accuracy=0.1)
     made(tmp_path, "fedstale-0.9", accuracy=0.4)
-    lines, choices = lines_of(find_runs(tmp_path), PAPER)
+    runs = find_runs(tmp_path)
+    lines, choices = lines_of(runs, summarise(runs), PAPER)
     assert [(line.label, line.paper) for line in lines] == [
         ("fedstale-0.5", None),
         ("fedstale-0.9", None),

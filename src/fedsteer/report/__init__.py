@@ -13,9 +13,9 @@ no Python package beyond NumPy.
 from fedsteer.report.entries import title_of
 from fedsteer.report.figures import files_of, table_of, write_files
 from fedsteer.report.figures.accuracy import to_svg
-from fedsteer.report.formats import to_csv, to_markdown, to_text
 from fedsteer.report.page import write_page
-from fedsteer.report.tables import Row, Summary, summarise
+from fedsteer.report.summary import Row, Summary, summarise
+from fedsteer.report.tables import to_csv, to_markdown, to_text
 
 __all__ = [
     "Row",

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import look, number
-from fedsteer.report.formats import duration, markdown
+from fedsteer.report.tables import duration, markdown
 
 PAUSE = 300.0
 """Seconds without a run after which the next one begins another sitting."""

@@ -23,10 +23,10 @@ from fedsteer.records.files import write_atomically
 from fedsteer.report.elements import Cell, Heading, choice, panels, pick, table
 from fedsteer.report.entries import look
 from fedsteer.report.figures import own_figure
-from fedsteer.report.formats import columns, note
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import Material, collect, page_data
 from fedsteer.report.statistics import DRAWN_FROM
+from fedsteer.report.tables import columns, note
 from fedsteer.report.visits import unused_updates
 
 SHOWN_CLIENTS = 6

@@ -17,7 +17,7 @@ from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve, bound_events, rounded, thinned, variance_curve
 from fedsteer.report.entries import Entry, gather, in_order, look, number
 from fedsteer.report.styles import DARK, LIGHT, styles
-from fedsteer.report.tables import Row, Summary, summarise
+from fedsteer.report.summary import Row, Summary, summarise
 from fedsteer.report.visits import (
     EVENTS,
     RASTER_CLIENTS,

@@ -12,33 +12,28 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, in_order, number
-from fedsteer.report.formats import (
-    MISSING,
-    alone,
-    count,
-    markdown,
-    percent,
-    points,
-    size,
-    table,
-    with_half,
-)
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate, height
-from fedsteer.report.tables import Row, summarise
+from fedsteer.report.summary import Row, Summary, summarise
+from fedsteer.report.tables import MISSING, columns, markdown, percent, points, table, with_half
 
 Published = Mapping[str, Mapping[str, float]]
 """Experiment -> label -> accuracy as printed in the paper."""
 
-ALWAYS = ("experiment", "rule", "ours %")
 NOTES = {  # heading -> what to say if the column is there
     "ours %": "Means over seeds; ± is the 95 % interval (Student's t).",
-    "vs fedavg": "Differences to fedavg are in points, paired by seed.",
+    "vs {baseline}": "Differences to {baseline} are in points, paired by seed.",
     "last third %": "Last third: the mean over the evaluations of the last third of the rounds.",
     "warm-up rounds": "Warm-up: what a rule spent before the first of its training rounds; "
     "`sent up` counts it.",
     "memory": "Memory is the peak of the server rule, warm-up included.",
 }
+OURS = (
+    *("vs {baseline}", "last third %", "last third vs {baseline}"),
+    *("warm-up rounds", "warm-up uploads", "sent up", "memory"),
+)
+"""Columns of the plain table that are shown here too."""
+ALWAYS = ("experiment", "rule", "ours %")
 
 
 @dataclass(frozen=True)
@@ -70,34 +65,37 @@ def paper_table_markdown(
     numbers   the table of the paper's figure, if it has one
     """
     known = list(runs)
-    lines, choices = lines_of(known, paper_table.get("paper") or {})
-    rows = [_cells(line) for line in lines]
+    summary = summarise(known)
+    lines, choices = lines_of(known, summary, paper_table.get("paper") or {})
+    rows = [_cells(line, summary) for line in lines]
     kept = [
         heading
         for heading in (rows[0] if rows else ())
         if heading in ALWAYS or any(row[heading] != MISSING for row in rows)
     ]
+    notes = [(text.format(baseline=summary.baseline) for text in note) for note in NOTES.items()]
     parts = [
         f"# {markdown(str(paper_table.get('title', 'Results')))}",
         str(paper_table.get("about", "")),
         table(kept, [[row[heading] for heading in kept] for row in rows], ALWAYS[:2]),
         *map(_choice_words, choices),
         numbers,
-        " ".join(NOTES[heading] for heading in kept if heading in NOTES),
+        markdown(" ".join(words for heading, words in notes if heading in kept)),
         origin(known, [str(command) for command in paper_table.get("commands", ())]),
     ]
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], list[Choice]]:
+def lines_of(
+    runs: Iterable[Run], summary: Summary, published: Published
+) -> tuple[list[Line], list[Choice]]:
     """Every rule in every experiment, best of ours first, experiments in the paper's order.
 
     Labels such as "fedstale-0.7" are one rule under several settings. The paper has one line for
     them; ours is the setting with the best accuracy on held-out training images.
     """
-    known = list(runs)
-    entries = gather(known)
-    rows = {(row.experiment, row.label): row for row in summarise(known).rows}
+    entries = gather(runs)
+    rows = {(row.experiment, row.label): row for row in summary.rows}
     lines: list[Line] = []
     choices: list[Choice] = []
     for experiment in in_order(sorted({entry.experiment for entry in entries}), published):
@@ -124,25 +122,21 @@ def lines_of(runs: Iterable[Run], published: Published) -> tuple[list[Line], lis
     return lines, choices
 
 
-def _cells(line: Line) -> dict[str, str]:
+def _cells(line: Line, summary: Summary) -> dict[str, str]:
     """Heading -> cell."""
     row, difference = line.row, MISSING
     if row.accuracy is not None and line.paper is not None:
         difference = points(row.accuracy.mean - line.paper)
     finished = len(row.seeds)
+    plain = {column.heading: column.text(row) for column in columns(summary)}
+    ours = [heading.format(baseline=summary.baseline) for heading in OURS]
     return {
         "experiment": line.experiment,
         "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
-        "ours %": with_half(row.accuracy, percent),
+        "ours %": plain.get("accuracy %", MISSING),
         "paper %": MISSING if line.paper is None else percent(line.paper),
         "difference": difference,
-        "vs fedavg": with_half(row.difference, points),
-        "last third %": with_half(row.late, percent),
-        "last third vs fedavg": with_half(row.late_difference, points),
-        "warm-up rounds": alone(row.warm_up_rounds, count),
-        "warm-up uploads": alone(row.warm_up_uploads, count),
-        "sent up": alone(row.bytes_up, size),
-        "memory": alone(row.server_bytes, size),
+        **{heading: plain.get(heading, MISSING) for heading in ours},
         "seeds": f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished),
     }
 

@@ -1,222 +1,250 @@
-"""A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
+"""The table as Markdown, CSV and text for the terminal.
 
-Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
-same draws under the same seed, so the interval is that of the differences seed by seed, which is
-narrower, and more honest, than comparing two intervals.
-
-The last round alone is a lottery for rules that swing between label groups, so the mean over the
-evaluations of the last third of the training rounds stands beside it.
+Labels come from records and may hold anything: each form escapes what would break it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+import csv
+import io
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from fedsteer.errors import unknown
-from fedsteer.records import Run
-from fedsteer.records.names import label_of
-from fedsteer.report.entries import Entry, gather, look, number, seed_of
-from fedsteer.report.statistics import Estimate, estimate, height
+from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.summary import Row, Summary
 
-DEFAULT_BASELINE = "fedavg"
-Measure = Callable[[Run], float | None]
-
-
-@dataclass(frozen=True)
-class Row:
-    """One rule in one experiment. Accuracies are shares (0 to 1), memory and traffic are bytes."""
-
-    experiment: str
-    label: str
-    rule: str
-    seeds: tuple[int | None, ...]  # of the finished runs
-    unfinished: int
-    failures: tuple[str, ...]  # of those, why they could not go on
-    accuracy: Estimate | None
-    difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
-    late: Estimate | None  # mean accuracy over the last third of the training rounds
-    late_difference: Estimate | None
-    groups: dict[str, Estimate | None]  # accuracy on each group of labels
-    clients_mean: Estimate | None  # accuracy on the clients' own label mixtures: mean over clients
-    clients_std: Estimate | None  # its spread over clients
-    clients_p10: Estimate | None  # its 10 % quantile over clients
-    server_bytes: Estimate | None  # peak
-    bytes_up: Estimate | None
-    bytes_down: Estimate | None
-    uploads: Estimate | None
-    warm_up_rounds: Estimate | None
-    warm_up_uploads: Estimate | None
-    seconds: Estimate | None
+MISSING = "-"
+COSTS = ("memory", "warm-up rounds")
+"""Headings that are left out late if there is little room: they often differ where accuracies are
+alike."""
+SHOWN = 3
+"""Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
+Form = Callable[[float], str]
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The rows, best accuracy first within each experiment."""
+class Column:
+    """One column of the table for people. Without a form it holds words."""
 
-    rows: tuple[Row, ...]
-    baseline: str | None  # its label; None where no run is one
-    groups: tuple[str, ...]
+    heading: str
+    meaning: str
+    pick: Callable[[Row], Estimate | str | None]
+    form: Form | None = None
+    interval: bool = False
 
     @property
-    def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments, in the order of the rows."""
-        return tuple(dict.fromkeys(row.experiment for row in self.rows))
+    def words(self) -> bool:
+        """Words are left-aligned."""
+        return self.form is None
 
-    def records(self) -> list[dict[str, Any]]:
-        """Plain numbers: `<quantity>` is the mean over seeds, `<quantity>_half` its interval."""
-        return [_record(row, self.groups) for row in self.rows]
+    def text(self, row: Row) -> str:
+        """The cell."""
+        found = self.pick(row)
+        if isinstance(found, Estimate) and self.form is not None:
+            return with_half(found, self.form) if self.interval else self.form(found.mean)
+        return MISSING if found is None else str(found)
 
-
-def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
-    """A row per rule.
-
-    baseline   label or name of the rule that differences refer to; by default what the runs were
-               made with (`run.baseline`), or else fedavg, where it was run
-    """
-    entries = gather(runs)
-    wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
-    bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
-    chosen = [base for base in bases.values() if base is not None]
-    if baseline is not None and not chosen:
-        raise unknown("baseline", baseline, {entry.label for entry in entries})
-    rows = [_row(entry, bases[entry.experiment]) for entry in entries]
-    rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
-    labels = {base.label for base in chosen}
-    shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
-    return Summary(tuple(rows), shown, _groups(entries))
+    def value(self, row: Row) -> float | str | None:
+        """What to sort by."""
+        found = self.pick(row)
+        return found.mean if isinstance(found, Estimate) else found
 
 
-def _recorded_baseline(entries: list[Entry]) -> str | None:
-    """The label of what all runs name as their baseline."""
-    named = {
-        look(run.manifest, "experiment", "run", "baseline")
-        for entry in entries
-        for run in entry.runs
-    }
-    if len(named) != 1 or not isinstance(text := named.pop(), str):
-        return None
-    return label_of(text)
-
-
-def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:
-    here = [entry for entry in entries if entry.experiment == experiment]
-    exact = [entry for entry in here if entry.label == wanted]
-    named = [entry for entry in here if entry.rule == wanted]
-    return next(iter(exact + named), None)
-
-
-def _failed(entry: Entry) -> list[tuple[Run, str]]:
-    found = ((run, run.failure) for run in entry.runs if not run.finished)
-    return [(run, why) for run, why in found if why is not None]
-
-
-def _row(entry: Entry, base: Entry | None) -> Row:
-    runs = entry.counted
-
-    def over_seeds(*keys: str) -> Estimate | None:
-        return estimate(number(run.result, *keys) for run in runs)
-
-    def against(measure: Measure) -> Estimate | None:
-        return None if base is None or base is entry else _difference(entry, base, measure)
-
-    return Row(
-        experiment=entry.experiment,
-        label=entry.label,
-        rule=entry.rule,
-        seeds=tuple(seed_of(run) for run in runs),
-        unfinished=len(entry.runs) - len(runs),
-        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in _failed(entry)),
-        accuracy=over_seeds("accuracy"),
-        difference=against(_last),
-        late=estimate(map(_late, runs)),
-        late_difference=against(_late),
-        groups={name: over_seeds("group_accuracy", name) for name in _groups([entry])},
-        clients_mean=over_seeds("client_accuracy", "mean"),
-        clients_std=over_seeds("client_accuracy", "std"),
-        clients_p10=over_seeds("client_accuracy", "p10"),
-        server_bytes=over_seeds("server_bytes"),
-        bytes_up=over_seeds("bytes_up"),
-        bytes_down=over_seeds("bytes_down"),
-        uploads=over_seeds("uploads"),
-        warm_up_rounds=over_seeds("warm_up_rounds"),
-        warm_up_uploads=over_seeds("warm_up_uploads"),
-        seconds=over_seeds("seconds"),
-    )
-
-
-def _difference(entry: Entry, base: Entry, measure: Measure) -> Estimate | None:
-    against = {seed_of(run): run for run in base.counted}
-    pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
-    return estimate(
-        value - before
-        for run, other in pairs
-        if other is not None and _same_draws(run, other)
-        if (value := measure(run)) is not None and (before := measure(other)) is not None
-    )
-
-
-def _same_draws(run: Run, other: Run) -> bool:
-    """Whether the seed means the same for both: versions may divide data among clients otherwise.
-
-    What a record does not tell is no difference.
-    """
-    held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
-    return seed_of(run) is not None and (held is None or before is None or held == before)
-
-
-def _last(run: Run) -> float | None:
-    return number(run.result, "accuracy")
-
-
-def _late(run: Run) -> float | None:
+def columns(summary: Summary) -> list[Column]:
+    """The columns that have something to show, most important first."""
+    base = f"vs {summary.baseline}"
     found = [
-        (moment, accuracy)
-        for row in run.rounds
-        if (moment := number(row, "training_round"))
-        and (accuracy := number(row, "accuracy")) is not None
+        Column("experiment", "", lambda row: row.experiment),
+        Column("rule", "the server rule", lambda row: row.label),
+        Column("accuracy %", "final test accuracy", lambda row: row.accuracy, percent, True),
+        Column(base, f"difference to {summary.baseline} in points, paired by seed",
+               lambda row: row.difference, points, True),
+        Column("last third %", "mean test accuracy over the last third of the rounds",
+               lambda row: row.late, percent, True),
+        Column(f"last third {base}", f"its difference to {summary.baseline}, paired by seed",
+               lambda row: row.late_difference, points, True),
+        *(Column(f"{name} %", f"accuracy on the {name} labels",
+                 lambda row, name=name: row.groups.get(name), percent, True)  # type: ignore[misc]
+          for name in summary.groups),
+        Column("client spread", "standard deviation of accuracy over clients, in points",
+               lambda row: row.clients_std, percent, True),
+        Column("worst tenth", "accuracy that nine in ten clients exceed",
+               lambda row: row.clients_p10, percent, True),
+        Column("memory", "peak memory of the server rule", lambda row: row.server_bytes, size),
+        Column("sent up", "bytes from clients to server", lambda row: row.bytes_up, size),
+        Column("sent down", "bytes from server to clients", lambda row: row.bytes_down, size),
+        Column("warm-up rounds", "rounds before training begins",
+               lambda row: row.warm_up_rounds, count),
+        Column("warm-up uploads", "updates sent before training begins",
+               lambda row: row.warm_up_uploads, count),
+        Column("time", "wall time of a run", lambda row: row.seconds, duration),
+        Column("seeds", "finished runs", lambda row: estimate([len(row.seeds)]), count),
+    ]  # fmt: skip
+    if len(summary.experiments) == 1:
+        del found[0]
+    return [
+        column
+        for column in found
+        if column.words or any(column.pick(row) is not None for row in summary.rows)
     ]
-    if len(found) < 3:
-        return None
-    last = max(moment for moment, _ in found)
-    late = [accuracy for moment, accuracy in found if 3 * moment > 2 * last]
-    return sum(late) / len(late)
 
 
-def _groups(entries: list[Entry]) -> tuple[str, ...]:
-    """Label groups in the order of the manifest, then any that only the results name."""
-    names: dict[str, None] = {}
-    for entry in entries:
-        for run in entry.counted:
-            measured = look(run.result, "group_accuracy")
-            order = look(run.manifest, "data", "label_groups")
-            if isinstance(measured, dict):
-                names |= dict.fromkeys(name for name in order or () if name in measured)
-                names |= dict.fromkeys(measured)
-    return tuple(names)
+def to_markdown(summary: Summary, only: Sequence[str] | None = None) -> str:
+    """A Markdown table and a line that says what ± means.
+
+    only   headings of the columns that are wanted, in this order; default: all
+    """
+    shown = columns(summary)
+    if only is not None:
+        by_heading = {column.heading: column for column in shown}
+        for heading in only:
+            if heading not in by_heading:
+                raise unknown("column", heading, by_heading)
+        shown = [by_heading[heading] for heading in only]
+    headings = [column.heading for column in shown]
+    rows = [[column.text(row) for column in shown] for row in summary.rows]
+    words = [column.heading for column in shown if column.words]
+    return f"{table(headings, rows, words)}\n{markdown(note(summary))}\n"
 
 
-def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "experiment": row.experiment,
-        "label": row.label,
-        "rule": row.rule,
-        "seeds": len(row.seeds),
-        "unfinished": row.unfinished,
-        "pairs": 0 if row.difference is None else row.difference.count,
-    }
-    for field in fields(row):
-        value = getattr(row, field.name)
-        if field.name == "groups":
-            for name in groups:
-                record |= _pair(f"accuracy_{name}", value.get(name))
-        elif field.type == "Estimate | None":
-            record |= _pair(field.name, value)
-    return record | {"failures": "; ".join(row.failures)}
+def to_csv(summary: Summary) -> str:
+    """Every number at full length, one row per rule; see `Summary.records` for the columns."""
+    records = summary.records()
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({key: _number(value) for key, value in record.items()})
+    return file.getvalue()
 
 
-def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:
-    if value is None:
-        return {name: None, f"{name}_half": None}
-    return {name: value.mean, f"{name}_half": value.half}
+def to_text(summary: Summary, width: int | None = None) -> str:
+    """Aligned columns for a terminal; those that do not fit in `width` characters are named."""
+    shown = columns(summary)
+    texts = [
+        [_printable(column.heading), *(_printable(column.text(row)) for row in summary.rows)]
+        for column in shown
+    ]
+    widths = [max(map(len, cells)) for cells in texts]
+    kept = list(range(len(shown)))
+    first = sum(column.words for column in shown) + 1  # names, and the accuracy
+    spare = [*kept[first:-1]]  # the number of seeds stays: an accuracy without it says little
+    spare.sort(key=lambda i: (i != first, shown[i].heading not in COSTS, i))
+    while width is not None and sum(widths[i] + 2 for i in kept) - 2 > width and spare:
+        kept.remove(spare.pop())
+    lines = []
+    for line in range(len(summary.rows) + 1):
+        cells = [
+            texts[i][line].ljust(widths[i]) if shown[i].words else texts[i][line].rjust(widths[i])
+            for i in kept
+        ]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "  ".join("-" * widths[i] for i in kept))
+    words = note(summary)
+    if len(kept) < len(shown):
+        missing = (shown[i].heading for i in range(len(shown)) if i not in kept)
+        words += f" No room here for {', '.join(missing)}."
+    below = textwrap.wrap(_printable(words), width or 100)
+    return "\n".join([*lines, "", *below]) + "\n"
+
+
+def note(summary: Summary) -> str:
+    """What the numbers mean, in one line."""
+    parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
+    if any(row.difference or row.late_difference for row in summary.rows):
+        parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
+    left_out = sum(row.unfinished for row in summary.rows)
+    if left_out:
+        plural = "run is" if left_out == 1 else "runs are"
+        parts.append(f"{left_out} unfinished {plural} not counted.")
+    failed = [
+        f"{row.label}, {textwrap.shorten(why, 100, placeholder=' ...')}"
+        for row in summary.rows
+        for why in row.failures
+    ]
+    if failed:
+        more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
+        parts.append(f"Could not go on: {'; '.join(failed[:SHOWN])}{more}.")
+    return " ".join(parts)
+
+
+def percent(value: float) -> str:
+    """A share as percent."""
+    return f"{100 * value:.1f}"
+
+
+def points(value: float) -> str:
+    """A difference of shares in points, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def hundredths(value: float) -> str:
+    """A number with two digits."""
+    return f"{value:.2f}"
+
+
+def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
+    """The mean in that form and half of its interval, by default in points."""
+    if found is None:
+        return MISSING
+    return form(found.mean) + ("" if found.half is None else f" ± {half(found.half)}")
+
+
+def alone(found: Estimate | None, form: Form) -> str:
+    """The mean in that form."""
+    return MISSING if found is None else form(found.mean)
+
+
+def size(value: float) -> str:
+    """Bytes, in decimal units."""
+    if value < 999.5:
+        return f"{value:.0f} B"
+    units = ["kB", "MB", "GB", "TB"]
+    value /= 1000
+    while value >= 999.5 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f} {units[0]}"
+
+
+def count(value: float) -> str:
+    """A count; a mean over seeds may have a fraction."""
+    return f"{value:.0f}" if value == round(value) or value >= 100 else f"{value:.1f}"
+
+
+def duration(value: float) -> str:
+    """Seconds, minutes or hours."""
+    unit = "s"
+    if value >= 90:
+        value, unit = value / 60, "min"
+        if value >= 90:
+            value, unit = value / 60, "h"
+    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collection[str]) -> str:
+    """A Markdown table. The columns of these headings hold words, the others numbers."""
+    ruler = [":--" if heading in words else "--:" for heading in headings]
+    escaped = [[markdown(cell) for cell in row] for row in (headings, *rows)]
+    lines = [escaped[0], ruler, *escaped[1:]]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def markdown(text: str) -> str:
+    """Text that stays text in Markdown."""
+    text = " ".join(_printable(text).split())
+    for old, new in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
+        text = text.replace(old, new)
+    return text
+
+
+def _printable(text: str) -> str:
+    """No control characters: a label must not steer the terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _number(value: object) -> object:
+    return float(f"{value:.9g}") if isinstance(value, float) else value

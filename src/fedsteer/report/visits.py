@@ -14,16 +14,23 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
+from fedsteer.records.pack import shortened
 from fedsteer.report.curves import rounded, thinned
 from fedsteer.report.entries import look, number
-from fedsteer.report.statistics import estimate
+from fedsteer.report.statistics import Estimate, estimate
 
 EDGES = sorted({round(2 ** (step / 2)) for step in range(41)})
 EVENTS = ("absent", "failed", "fresh", "refresh", "collect", "dropped")
 """If a picture has several rounds in one place, the later in this list shows."""
+SPAN = 10
+"""Training rounds in a bin."""
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
 EVERYBODY = ""
+
+
+Errors = dict[tuple[str, str], dict[int, list[float]]]
+"""(column of the records, "staleness" or "round") -> bin -> relative errors of the estimate."""
 
 
 @dataclass
@@ -32,7 +39,7 @@ class Visits:
 
     rows: int = 0
     staleness: dict[str, Counter[int]] = field(default_factory=dict)  # data group -> bin -> count
-    errors: dict[int, list[float]] = field(default_factory=dict)  # bin -> relative errors
+    errors: Errors = field(default_factory=dict)  # of updates in training
     unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
@@ -51,27 +58,31 @@ def read_visits(run: Run) -> Visits:
     """Go through a run's clients once; the rows themselves are not kept in memory."""
     visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
+    warm_up = int(number(run.result, "warm_up_rounds") or 0)
     rows = run.rows("clients")
     names = _names(rows)
     for row in rows:
         visits.rows += 1
-        event = look(row, "event")
+        event, moment = look(row, "event"), int(number(row, "round") or 0)
         if _kind(event) in ("dropped", "failed"):
             reason = str(look(row, "reason") or "no reason given")
             if event != "dropped" and not reason.startswith(str(event)):
                 reason = f"{event}: {reason}"
             client = str(look(row, "client"))
-            place = int(number(row, "round") or 0), names.get(client, client), reason
-            visits.unused.append(place)
+            visits.unused.append((moment, names.get(client, client), reason))
         staleness = number(row, "staleness")
         if event != "fresh" or staleness is None or staleness < 1:
             continue
         where = bin_of(staleness)
         group = _of_client(groups, look(row, "client"), EVERYBODY)
         visits.staleness.setdefault(str(group), Counter())[where] += 1
-        error = number(row, "relative_error")
-        if error is not None:
-            visits.errors.setdefault(where, []).append(error)
+        for column in ("relative_error", "refreshed_error"):
+            error = number(row, column)
+            if error is None or 0 < moment <= warm_up:
+                continue
+            for axis, at in (("staleness", where), ("round", (moment - warm_up - 1) // SPAN)):
+                bins = visits.errors.setdefault((column, axis), {})
+                bins.setdefault(at, []).append(float(shortened(error)))
     return visits
 
 
@@ -99,20 +110,27 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
 
 def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
     """Mean relative error of the estimate by staleness: mean over seeds of each seed's mean."""
-    bins = sorted({where for one in visits for where in one.errors})
-    if not bins:
+    found = mean_errors(visits, "relative_error", "staleness")
+    if not found:
         return None
-    found = [
-        estimate(float(np.mean(one.errors[where])) for one in visits if where in one.errors)
-        for where in bins
-    ]
+    seeds = [one.errors.get(("relative_error", "staleness"), {}) for one in visits]
     return {
-        "x": [bin_centre(where) for where in bins],
-        "mean": [rounded(one.mean) if one else None for one in found],
-        "half": [rounded(one.drawn, 3) if one else None for one in found],
-        "bin": [bin_words(where) for where in bins],
-        "count": [sum(len(one.errors.get(where, ())) for one in visits) for where in bins],
+        "x": [bin_centre(where) for where in found],
+        "mean": [rounded(one.mean) for one in found.values()],
+        "half": [rounded(one.drawn, 3) for one in found.values()],
+        "bin": [bin_words(where) for where in found],
+        "count": [sum(len(one.get(where, ())) for one in seeds) for where in found],
     }
+
+
+def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, Estimate]:
+    """Bin -> mean over seeds of each seed's mean."""
+    seeds = [one.errors.get((column, axis), {}) for one in visits]
+    found = {
+        at: estimate(float(np.mean(seed[at])) for seed in seeds if at in seed)
+        for at in sorted({at for seed in seeds for at in seed})
+    }
+    return {at: one for at, one in found.items() if one is not None}
 
 
 def unused_updates(visits: Sequence[Visits]) -> list[Unused]:

@@ -15,10 +15,10 @@ from fedsteer.report.figures.coordinates import coordinates_svg, coordinates_tab
 from fedsteer.report.figures.core_size import core_size_svg, core_size_table
 from fedsteer.report.figures.errors import errors_svg, errors_table
 from fedsteer.report.figures.settings import settings_svg, settings_table
-from fedsteer.report.formats import columns, to_markdown
 from fedsteer.report.origin import origin
 from fedsteer.report.paper_table import paper_table_markdown
-from fedsteer.report.tables import summarise
+from fedsteer.report.summary import summarise
+from fedsteer.report.tables import columns, to_markdown
 
 
 class Figure(NamedTuple):

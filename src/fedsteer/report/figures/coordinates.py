@@ -13,9 +13,9 @@ from fedsteer.records import Run
 from fedsteer.report.curves import thinned
 from fedsteer.report.entries import gather, names_of
 from fedsteer.report.figures.plotting import to_svg_text
-from fedsteer.report.formats import hundredths, table, with_half
 from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
+from fedsteer.report.tables import hundredths, table, with_half
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure

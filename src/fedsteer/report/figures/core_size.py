@@ -10,9 +10,9 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import Entry, gather, number, seed_of
 from fedsteer.report.figures.plotting import add_legend, draw_line, to_svg_text
-from fedsteer.report.formats import MISSING, percent, points, table, with_half
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.styles import LIGHT, Style
+from fedsteer.report.tables import MISSING, percent, points, table, with_half
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure

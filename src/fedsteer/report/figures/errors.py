@@ -10,25 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedsteer.errors import DataError
 from fedsteer.records import Run
-from fedsteer.records.pack import shortened
-from fedsteer.report.entries import Entry, gather, look, names_of, number
+from fedsteer.report.entries import gather, names_of
 from fedsteer.report.figures.plotting import add_legend, draw_line, set_log_ticks, to_svg_text
-from fedsteer.report.formats import hundredths, table, with_half
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import Estimate
 from fedsteer.report.styles import Style, styles
-from fedsteer.report.visits import bin_centre, bin_of, bin_words
+from fedsteer.report.tables import hundredths, table, with_half
+from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
-
-SPAN = 10  # training rounds in a bin
-Means = dict[int, Estimate]
-"""Bin -> mean over seeds of the mean within a seed."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +30,8 @@ class Series:
 
     name: str
     style: Style
-    by_staleness: Means
-    by_round: Means
+    by_staleness: dict[int, Estimate]
+    by_round: dict[int, Estimate]
 
 
 def errors_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
@@ -97,41 +90,22 @@ def _series(runs: Iterable[Run]) -> list[Series]:
     looks = styles(entries)
     found = []
     for name, entry in zip(names_of(entries), entries, strict=True):
+        visits = [read_visits(run) for run in entry.shown]
         reused = looks[entry.label]
         dash = "dot" if reused.dash == "solid" else "dashdot"
         recomputed = Style(colour=reused.colour, dash=dash, marker=reused.marker)
-        found.append(_series_of(entry, "relative_error", name, reused))
-        found.append(_series_of(entry, "refreshed_error", f"{name}, recomputed", recomputed))
-    found = [one for one in found if one.by_staleness]
+        for column, words, style in (
+            ("relative_error", "", reused),
+            ("refreshed_error", ", recomputed", recomputed),
+        ):
+            one = Series(
+                name=name + words,
+                style=style,
+                by_staleness=mean_errors(visits, column, "staleness"),
+                by_round=mean_errors(visits, column, "round"),
+            )
+            if one.by_staleness:
+                found.append(one)
     if not found:
         raise DataError("no client rows with errors: pack with --clients all, or report the runs")
     return found
-
-
-def _series_of(entry: Entry, key: str, name: str, style: Style) -> Series:
-    by_staleness: dict[int, list[float]] = {}
-    by_round: dict[int, list[float]] = {}
-    for run in entry.shown:
-        warm_up = number(run.result, "warm_up_rounds") or 0.0
-        own_stale: dict[int, list[float]] = {}
-        own_round: dict[int, list[float]] = {}
-        for row in run.rows("clients"):
-            away, error = number(row, "staleness"), number(row, key)
-            training_round = (number(row, "round") or 0.0) - warm_up
-            if error is None or away is None or away < 1 or look(row, "event") != "fresh":
-                continue
-            if training_round >= 1:
-                error = float(shortened(error))  # as in packed records, so that both give the same
-                own_stale.setdefault(bin_of(away), []).append(error)
-                own_round.setdefault((int(training_round) - 1) // SPAN, []).append(error)
-        for own, over_seeds in ((own_stale, by_staleness), (own_round, by_round)):
-            for at, errors in own.items():
-                over_seeds.setdefault(at, []).append(float(np.mean(errors)))
-    return Series(
-        name=name, style=style, by_staleness=_means(by_staleness), by_round=_means(by_round)
-    )
-
-
-def _means(over_seeds: dict[int, list[float]]) -> Means:
-    found = {at: estimate(over_seeds[at]) for at in sorted(over_seeds)}
-    return {at: one for at, one in found.items() if one is not None}

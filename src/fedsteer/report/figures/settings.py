@@ -12,8 +12,8 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, in_order, number
 from fedsteer.report.figures.plotting import GRID, INK, MARGIN, add_legend, draw_dots, to_svg_text
-from fedsteer.report.formats import MISSING, percent, table
 from fedsteer.report.styles import styles
+from fedsteer.report.tables import MISSING, percent, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import SubFigure

@@ -1,0 +1,222 @@
+"""A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
+
+Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
+same draws under the same seed, so the interval is that of the differences seed by seed, which is
+narrower, and more honest, than comparing two intervals.
+
+The last round alone is a lottery for rules that swing between label groups, so the mean over the
+evaluations of the last third of the training rounds stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from fedsteer.errors import unknown
+from fedsteer.records import Run
+from fedsteer.records.names import label_of
+from fedsteer.report.entries import Entry, gather, look, number, seed_of
+from fedsteer.report.statistics import Estimate, estimate, height
+
+DEFAULT_BASELINE = "fedavg"
+Measure = Callable[[Run], float | None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One rule in one experiment. Accuracies are shares (0 to 1), memory and traffic are bytes."""
+
+    experiment: str
+    label: str
+    rule: str
+    seeds: tuple[int | None, ...]  # of the finished runs
+    unfinished: int
+    failures: tuple[str, ...]  # of those, why they could not go on
+    accuracy: Estimate | None
+    difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
+    late: Estimate | None  # mean accuracy over the last third of the training rounds
+    late_difference: Estimate | None
+    groups: dict[str, Estimate | None]  # accuracy on each group of labels
+    clients_mean: Estimate | None  # accuracy on the clients' own label mixtures: mean over clients
+    clients_std: Estimate | None  # its spread over clients
+    clients_p10: Estimate | None  # its 10 % quantile over clients
+    server_bytes: Estimate | None  # peak
+    bytes_up: Estimate | None
+    bytes_down: Estimate | None
+    uploads: Estimate | None
+    warm_up_rounds: Estimate | None
+    warm_up_uploads: Estimate | None
+    seconds: Estimate | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The rows, best accuracy first within each experiment."""
+
+    rows: tuple[Row, ...]
+    baseline: str | None  # its label; None where no run is one
+    groups: tuple[str, ...]
+
+    @property
+    def experiments(self) -> tuple[str, ...]:
+        """Names of the experiments, in the order of the rows."""
+        return tuple(dict.fromkeys(row.experiment for row in self.rows))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Plain numbers: `<quantity>` is the mean over seeds, `<quantity>_half` its interval."""
+        return [_record(row, self.groups) for row in self.rows]
+
+
+def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
+    """A row per rule.
+
+    baseline   label or name of the rule that differences refer to; by default what the runs were
+               made with (`run.baseline`), or else fedavg, where it was run
+    """
+    entries = gather(runs)
+    wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
+    bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
+    chosen = [base for base in bases.values() if base is not None]
+    if baseline is not None and not chosen:
+        raise unknown("baseline", baseline, {entry.label for entry in entries})
+    rows = [_row(entry, bases[entry.experiment]) for entry in entries]
+    rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
+    labels = {base.label for base in chosen}
+    shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
+    return Summary(tuple(rows), shown, _groups(entries))
+
+
+def _recorded_baseline(entries: list[Entry]) -> str | None:
+    """The label of what all runs name as their baseline."""
+    named = {
+        look(run.manifest, "experiment", "run", "baseline")
+        for entry in entries
+        for run in entry.runs
+    }
+    if len(named) != 1 or not isinstance(text := named.pop(), str):
+        return None
+    return label_of(text)
+
+
+def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:
+    here = [entry for entry in entries if entry.experiment == experiment]
+    exact = [entry for entry in here if entry.label == wanted]
+    named = [entry for entry in here if entry.rule == wanted]
+    return next(iter(exact + named), None)
+
+
+def _failed(entry: Entry) -> list[tuple[Run, str]]:
+    found = ((run, run.failure) for run in entry.runs if not run.finished)
+    return [(run, why) for run, why in found if why is not None]
+
+
+def _row(entry: Entry, base: Entry | None) -> Row:
+    runs = entry.counted
+
+    def over_seeds(*keys: str) -> Estimate | None:
+        return estimate(number(run.result, *keys) for run in runs)
+
+    def against(measure: Measure) -> Estimate | None:
+        return None if base is None or base is entry else _difference(entry, base, measure)
+
+    return Row(
+        experiment=entry.experiment,
+        label=entry.label,
+        rule=entry.rule,
+        seeds=tuple(seed_of(run) for run in runs),
+        unfinished=len(entry.runs) - len(runs),
+        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in _failed(entry)),
+        accuracy=over_seeds("accuracy"),
+        difference=against(_last),
+        late=estimate(map(_late, runs)),
+        late_difference=against(_late),
+        groups={name: over_seeds("group_accuracy", name) for name in _groups([entry])},
+        clients_mean=over_seeds("client_accuracy", "mean"),
+        clients_std=over_seeds("client_accuracy", "std"),
+        clients_p10=over_seeds("client_accuracy", "p10"),
+        server_bytes=over_seeds("server_bytes"),
+        bytes_up=over_seeds("bytes_up"),
+        bytes_down=over_seeds("bytes_down"),
+        uploads=over_seeds("uploads"),
+        warm_up_rounds=over_seeds("warm_up_rounds"),
+        warm_up_uploads=over_seeds("warm_up_uploads"),
+        seconds=over_seeds("seconds"),
+    )
+
+
+def _difference(entry: Entry, base: Entry, measure: Measure) -> Estimate | None:
+    against = {seed_of(run): run for run in base.counted}
+    pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
+    return estimate(
+        value - before
+        for run, other in pairs
+        if other is not None and _same_draws(run, other)
+        if (value := measure(run)) is not None and (before := measure(other)) is not None
+    )
+
+
+def _same_draws(run: Run, other: Run) -> bool:
+    """Whether the seed means the same for both: versions may divide data among clients otherwise.
+
+    What a record does not tell is no difference.
+    """
+    held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
+    return seed_of(run) is not None and (held is None or before is None or held == before)
+
+
+def _last(run: Run) -> float | None:
+    return number(run.result, "accuracy")
+
+
+def _late(run: Run) -> float | None:
+    found = [
+        (moment, accuracy)
+        for row in run.rounds
+        if (moment := number(row, "training_round"))
+        and (accuracy := number(row, "accuracy")) is not None
+    ]
+    if len(found) < 3:
+        return None
+    last = max(moment for moment, _ in found)
+    late = [accuracy for moment, accuracy in found if 3 * moment > 2 * last]
+    return sum(late) / len(late)
+
+
+def _groups(entries: list[Entry]) -> tuple[str, ...]:
+    """Label groups in the order of the manifest, then any that only the results name."""
+    names: dict[str, None] = {}
+    for entry in entries:
+        for run in entry.counted:
+            measured = look(run.result, "group_accuracy")
+            order = look(run.manifest, "data", "label_groups")
+            if isinstance(measured, dict):
+                names |= dict.fromkeys(name for name in order or () if name in measured)
+                names |= dict.fromkeys(measured)
+    return tuple(names)
+
+
+def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "experiment": row.experiment,
+        "label": row.label,
+        "rule": row.rule,
+        "seeds": len(row.seeds),
+        "unfinished": row.unfinished,
+        "pairs": 0 if row.difference is None else row.difference.count,
+    }
+    for field in fields(row):
+        value = getattr(row, field.name)
+        if field.name == "groups":
+            for name in groups:
+                record |= _pair(f"accuracy_{name}", value.get(name))
+        elif field.type == "Estimate | None":
+            record |= _pair(field.name, value)
+    return record | {"failures": "; ".join(row.failures)}
+
+
+def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:
+    if value is None:
+        return {name: None, f"{name}_half": None}
+    return {name: value.mean, f"{name}_half": value.half}
