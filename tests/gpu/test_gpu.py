@@ -1,4 +1,4 @@
-"""Whether Triton is used: never where it does not work, whatever the reason."""
+"""Triton is used only if it works, whatever the reason it does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsteer import gpu
 
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
-    """What was found out about this machine is forgotten before and after."""
+    """Forget what is known about this machine, before and after each test."""
     known = gpu.triton_works, gpu._imported
     for function in known:
         function.cache_clear()
@@ -32,7 +32,7 @@ def tensor(cuda: bool = True, size: int = 4) -> Any:
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    """Triton can be found, and this is what its trial does."""
+    """Triton is installed, and `run` is its trial."""
     monkeypatch.setattr(gpu, "find_spec", lambda name: object())
     monkeypatch.setitem(sys.modules, "fedsteer.gpu.trial", SimpleNamespace(run=run))  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def test_installed_but_useless(
     assert f"({reason})" in str(caught[0].message)
 
 
-def test_only_where_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_if_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[torch.device] = []
     installed(monkeypatch, tried.append)
     assert gpu.kernels_beside(tensor(cuda=False), "json") is None
@@ -80,7 +80,7 @@ def test_only_where_it_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried == [torch.device("cuda:0")]
 
 
-def test_every_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gpu_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(device: str) -> None:
         if device == "cuda:0":
             raise RuntimeError("too old")

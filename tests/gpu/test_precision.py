@@ -1,4 +1,4 @@
-"""Products are exact whatever the program around us allows, and its settings stay as they were."""
+"""Products are exact whatever the surrounding program allows, and its settings stay unchanged."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from fedsteer.gpu.precision import (
     CONVOLUTIONS,
-    MATRICES,
-    ON_THE_HOST,
+    CPU_PRODUCTS,
+    GPU_PRODUCTS,
     exact_products,
     precision,
     rounding,
@@ -22,7 +22,7 @@ from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
 
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-NEWER = [*MATRICES, *ON_THE_HOST, *CONVOLUTIONS]
+NEWER = [*GPU_PRODUCTS, *CPU_PRODUCTS, *CONVOLUTIONS]
 
 
 def old_name() -> None:
@@ -54,7 +54,7 @@ ALLOWING = {
 
 @pytest.fixture(params=ALLOWING)
 def allowed(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Somebody has said that torch may round; afterwards it may not."""
+    """The program lets torch round factors; afterwards it does not."""
     if "new" in request.param and not NEWER:
         pytest.skip("this torch has no such name")
     convolutions = [backend.fp32_precision for backend in CONVOLUTIONS]
@@ -63,14 +63,14 @@ def allowed(request: pytest.FixtureRequest) -> Iterator[str]:
     torch.set_float32_matmul_precision("highest")
     if NEWER:
         torch.backends.fp32_precision = "none"
-    for backend in (*MATRICES, *ON_THE_HOST):
+    for backend in (*GPU_PRODUCTS, *CPU_PRODUCTS):
         backend.fp32_precision = "none"
     for backend, value in zip(CONVOLUTIONS, convolutions, strict=True):
         backend.fp32_precision = value
 
 
 def asked(question: Callable[[], Any]) -> Any:
-    """What torch answers, if it does."""
+    """What torch answers, or that it refuses."""
     try:
         return question()
     except RuntimeError:
@@ -78,7 +78,7 @@ def asked(question: Callable[[], Any]) -> Any:
 
 
 def seen() -> list[Any]:
-    """All that a program can ask torch about its products."""
+    """Everything a program can ask torch about its products."""
     old = [lambda: matmul.allow_tf32, torch.get_float32_matmul_precision, lambda: cudnn.allow_tf32]
     rest = [cudnn.enabled, cudnn.benchmark, cudnn.deterministic]
     return [*map(asked, old), *rest, *[backend.fp32_precision for backend in NEWER]]
@@ -88,7 +88,7 @@ def array_on(kind: str) -> Any:
     return SimpleNamespace(device=SimpleNamespace(type=kind), is_cuda=kind == "cuda")
 
 
-@pytest.mark.parametrize(("kind", "backends"), [("cuda", MATRICES), ("cpu", ON_THE_HOST)])
+@pytest.mark.parametrize(("kind", "backends"), [("cuda", GPU_PRODUCTS), ("cpu", CPU_PRODUCTS)])
 def test_exact_products(kind: str, backends: Any, allowed: str) -> None:
     before = seen()
     with exact_products(array_on(kind)):
@@ -97,15 +97,15 @@ def test_exact_products(kind: str, backends: Any, allowed: str) -> None:
 
 
 @pytest.mark.parametrize("exact", [True, False])
-def test_training_as_it_was_asked_for(exact: bool, allowed: str) -> None:
+def test_training_uses_the_precision_asked_for(exact: bool, allowed: str) -> None:
     before = seen()
     with precision(exact, array_on("cuda")):
-        assert [rounding([one]) for one in (*MATRICES, *CONVOLUTIONS)] == [not exact] * (
-            len(MATRICES) + len(CONVOLUTIONS)
+        assert [rounding([one]) for one in (*GPU_PRODUCTS, *CONVOLUTIONS)] == [not exact] * (
+            len(GPU_PRODUCTS) + len(CONVOLUTIONS)
         )
         assert cudnn.enabled and cudnn.deterministic and not cudnn.benchmark
         if allowed in ("as torch is", "high", "medium", "old name"):
-            # Networks ask by older names as well, or set them (torch.compile, recurrent ones).
+            # torch.compile and recurrent networks read or set the older names.
             assert asked(lambda: matmul.allow_tf32) == asked(lambda: cudnn.allow_tf32) != exact
             assert asked(torch.get_float32_matmul_precision) == ("highest" if exact else "high")
             with cudnn.flags(enabled=False):
@@ -116,14 +116,14 @@ def test_training_as_it_was_asked_for(exact: bool, allowed: str) -> None:
 
 
 @pytest.mark.skipif(not NEWER, reason="this torch has no such name")
-def test_what_was_inherited_is_inherited_afterwards() -> None:
+def test_inherited_settings_are_inherited_afterwards() -> None:
     try:
         torch.backends.fp32_precision = "tf32"
         for kind in ("cuda", "cpu"):
             with exact_products(array_on(kind)):
                 pass
         torch.backends.fp32_precision = "ieee"
-        assert {backend.fp32_precision for backend in (*MATRICES, *ON_THE_HOST)} == {"ieee"}
+        assert {backend.fp32_precision for backend in (*GPU_PRODUCTS, *CPU_PRODUCTS)} == {"ieee"}
     finally:
         torch.backends.fp32_precision = "none"
 
@@ -137,12 +137,12 @@ def test_settings_come_back_after_an_error(allowed: str) -> None:
 
 
 def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the host a program may allow bfloat16, which newer processors multiply."""
+    """On newer processors a program may allow bfloat16 products."""
     rounded: list[bool] = []
 
     def spied(function: Any) -> Any:
         def spy(*args: Any, **kwargs: Any) -> Any:
-            rounded.append(rounding(ON_THE_HOST))
+            rounded.append(rounding(CPU_PRODUCTS))
             return function(*args, **kwargs)
 
         return spy
@@ -154,7 +154,7 @@ def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         in_torch.one_pass(updates, np.ones(2))
         in_torch.combine(np.eye(2), Vectors([*updates]))
-        assert rounded == [False, False] and rounding(ON_THE_HOST)
+        assert rounded == [False, False] and rounding(CPU_PRODUCTS)
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -162,14 +162,14 @@ def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.parametrize("dim", [70_000, 5_000_000])
 def test_on_a_gpu(dim: int, allowed: str) -> None:
-    """Below and above what the Triton pass is for."""
+    """Below and above the length from which the Triton pass is used."""
     draw = torch.Generator().manual_seed(3)
     updates, basis = (torch.randn(10, dim, generator=draw) for _ in range(2))
     exact = basis.double() @ updates.double().T
     given = updates.cuda(), np.full(10, 0.1), basis.cuda(), np.full(10, 0.1)
     result = in_torch.one_pass(*given, gram_of=np.arange(3))
     distance = np.abs(result.products - exact.numpy()).max()
-    # Of random vectors: factors rounded to ten bits are off by a hundred times as much.
+    # With factors rounded to ten bits, the error would be a hundred times as large.
     assert distance < 2e-6 * dim**0.5 * 10
     mixed = in_torch.combine(np.full((1, 10), 0.1), given[0])
     expected = updates.double().mean(dim=0)

@@ -36,7 +36,7 @@ def _apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def as_vectors(convert: Convert) -> Convert:
-    """A matrix as a list of rows in memory of their own, other arrays as they are."""
+    """A matrix as a list of separate rows, other arrays unchanged."""
     return lambda values: list(map(convert, values)) if values.ndim == 2 else convert(values)
 
 
@@ -57,8 +57,8 @@ def a_round(number: int, clients: list[int], updates: Any, **more: Any) -> Round
 @pytest.mark.parametrize("library", ["numpy-float32", "torch-float32", "torch-bfloat16"])
 @pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
 @pytest.mark.usefixtures("_apart")
-def test_vectors_give_what_a_matrix_does(entry: Enrolled, library: str) -> None:
-    """To the bit, over a story in which clients come, join and leave, with a checkpoint midway."""
+def test_vectors_give_the_same_as_a_matrix(entry: Enrolled, library: str) -> None:
+    """Bit for bit, while clients come, join and leave, with a checkpoint midway."""
     happenings, convert = events(8, rounds=20), LIBRARIES[library]
     expected = start(entry.rule()).play(happenings, convert)
     found = start(entry.rule()).play(happenings[:12], as_vectors(convert))
@@ -118,7 +118,7 @@ def test_broken_vectors(reply: str) -> None:
 
 
 @pytest.mark.usefixtures("_apart")
-def test_vectors_of_several_types_are_put_side_by_side() -> None:
+def test_vectors_of_several_types_are_stacked() -> None:
     mixed = in_torch.stack([torch.zeros(3), torch.zeros(3, dtype=torch.float16)])
     assert isinstance(mixed, torch.Tensor) and mixed.dtype == torch.float32
     assert isinstance(in_torch.stack([torch.zeros(6)[::2], torch.zeros(3)]), torch.Tensor)
@@ -129,10 +129,10 @@ def test_vectors_of_several_types_are_put_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_long_vectors_on_a_cpu_are_read_where_they_lie(
+def test_long_vectors_on_a_cpu_are_not_stacked(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And columns stay side by side."""
+    """The columns are still a matrix."""
     kernels = in_numpy if library == "numpy" else in_torch
     plain, read = kernels.one_pass, []
 
@@ -156,4 +156,4 @@ def test_long_vectors_on_a_cpu_are_read_where_they_lie(
             np.asarray(far_step.delta), np.asarray(near_step.delta), rtol=1e-5, atol=1e-5
         )
     matrix = np.ndarray if library == "numpy" else torch.Tensor
-    assert read[:6] == [matrix, Vectors] * 3  # and nobody in the last round
+    assert read[:6] == [matrix, Vectors] * 3  # the last round is empty

@@ -1,4 +1,4 @@
-"""The kernels: NumPy and torch against plain float64 formulas, whatever the shape and block."""
+"""The kernels in NumPy and torch against plain float64 formulas, for many shapes and blocks."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def check_one_pass(kind: str, shape: Any, precise: bool, extras: str) -> None:
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_gram_of_everybody_in_order(kind: str) -> None:
-    """The kernels have a path of their own for this."""
+    """The kernels have a separate path for this."""
     updates = convert(np.random.default_rng(1).standard_normal((4, 300)), kind)
     exact, tolerance = host(updates), RELATIVE[work_type(kind)]
     for order in (np.arange(4), np.array([2, 0, 3, 1]), np.array([3])):

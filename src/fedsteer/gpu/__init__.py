@@ -1,7 +1,7 @@
-"""Whether Triton kernels can be used: on a GPU, below float64, and where Triton itself works.
+"""Whether Triton kernels can be used: on a GPU, below float64, and only if Triton itself works.
 
-To be installed is not enough for Triton: it needs a compiler for C, Python's headers and a GPU that
-it knows, and images made to run torch often lack the first two. So every GPU has a trial, once.
+Triton needs more than its package: a C compiler, Python's headers and a GPU that it supports.
+Images made to run torch often lack the first two. So each GPU gets one trial.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedsteer.errors import first_line
 
 
 def kernels_beside(values: Any, module: str) -> Any:
-    """The Triton kernels in `module` for these numbers of torch, or None: then torch does it."""
+    """The Triton kernels in `module` for numbers like these of torch; None: torch does the work."""
     return _imported(module, values.device, values.dtype)
 
 
@@ -28,15 +28,15 @@ def _imported(module: str, device: Any, dtype: Any) -> Any:
 
 @cache
 def triton_works(device: Any) -> bool:
-    """Whether a kernel runs there; where Triton is installed and none does, a warning says why."""
+    """Whether a kernel runs there. If Triton is installed and fails, a warning says why."""
     if find_spec("triton") is None:
         return False
     try:
         import_module(f"{__name__}.trial").run(device)
-    except Exception as error:  # whatever it is, torch can do without
+    except Exception as error:  # whatever it is, torch works without Triton
         reason = first_line(error)
         warnings.warn(
-            f"Triton cannot be used here ({reason}): torch's own operations are, which take longer",
+            f"Triton cannot be used here ({reason}); torch's own operations are slower",
             RuntimeWarning,
             stacklevel=2,
         )

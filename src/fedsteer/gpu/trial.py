@@ -1,4 +1,4 @@
-"""The smallest Triton kernel there is. Importing this needs Triton."""
+"""The smallest possible Triton kernel. Importing this needs Triton."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-OLDEST = (3, 3)  # kernels before it take no tuples
+OLDEST = (3, 3)  # older versions do not accept tuples as kernel arguments
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def one(targets):
 
 
 def run(device: torch.device) -> None:
-    """Raises where kernels do not work."""
+    """Raise if kernels do not work on this GPU."""
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST:
         raise RuntimeError(f"its version, {triton.__version__}, is too old")
     with torch.cuda.device(device):

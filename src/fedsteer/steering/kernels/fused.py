@@ -154,7 +154,7 @@ def _beside(rows: Integers, length: int, device: torch.device) -> Tensor:
     """On the device, with zeros up to this length."""
     filled = np.zeros(length, np.int64)
     filled[: len(rows)] = rows
-    return torch.from_numpy(filled).to(device, non_blocking=True)
+    return torch.from_numpy(filled).to(device)
 
 
 @cache
