@@ -142,7 +142,7 @@ def test_installed_simulators_end_with_the_weights_of_the_plain_loop(tmp_path: P
 
 @pytest.mark.parametrize("workload", TINY.values(), ids=list(TINY))
 def test_work_survives_the_disk(workload: Workload, tmp_path: Path) -> None:
-    work = make_work(workload, seed=3)
+    work = make_work(workload)
     save_work(work, tmp_path)
     found = load_work(tmp_path)
     assert found.workload == work.workload

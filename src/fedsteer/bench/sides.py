@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -18,19 +18,13 @@ import fedsteer
 from fedsteer.bench.measure import Side, Variant, Weights
 from fedsteer.bench.networks import put_weights, take_weights
 from fedsteer.bench.workloads import Work, Workload
-from fedsteer.data import Dataset, who_holds_what
+from fedsteer.data import PARTITIONS, who_holds_what
 from fedsteer.data.partition import partition_of
 from fedsteer.rules import make_rule
-from fedsteer.simulate.experiment import Experiment, Model, RunPlan
+from fedsteer.simulate.experiment import Data, Experiment, Model, RunPlan
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.world import World, usable_cores
-from fedsteer.training import (
-    LocalTraining,
-    TrainingData,
-    choose_engine,
-    choose_threads,
-    make_engine,
-)
+from fedsteer.simulate.world import build_world
+from fedsteer.training import LocalTraining
 
 ENDLESS = 1_000_000_000
 
@@ -94,49 +88,29 @@ class Timetable:
 def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simulation:
     """A simulation of this work, with FedAvg as the mean over participants."""
     workload = work.workload
-    training = LocalTraining(
-        epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
+    experiment = Experiment(
+        name=f"bench-{workload.key}",
+        data=Data(name="made", options=workload.data),
+        partition=PARTITIONS["iid"](clients=workload.clients),  # another one below
+        model=Model(name=workload.model),
+        training=LocalTraining(
+            epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
+        ),
+        run=RunPlan(
+            rounds=ENDLESS, evaluate_every=ENDLESS, device=device, threads=threads, watch=[]
+        ),
+        rules=["fedavg"],
     )
-    network = workload.network()
-    network.module.to(device)
-    threads = threads or choose_threads(network, usable_cores())
-    torch.set_num_threads(threads)
-    images = torch.as_tensor(work.images, device=device)
-    labels = torch.as_tensor(work.labels, device=device)
-    points = np.arange(len(labels))
+    points = np.arange(len(work.labels))
     held = [points[work.own(client)] for client in range(workload.clients)]
     partition = partition_of(held, work.labels)
-    data = TrainingData(images, labels, workload.classes)
     odds = np.full(workload.clients, workload.cohort / workload.clients)
-    few = work.own(0)
-    world = World(
-        experiment=Experiment(
-            name=f"bench-{workload.key}",
-            model=Model(workload.model),
-            training=training,
-            run=RunPlan(rounds=ENDLESS, evaluate_every=ENDLESS, device=device, watch=[]),
-            rules=["fedavg"],
-        ),
-        seed=0,
-        dataset=Dataset(
-            name="bench",
-            train_images=work.pixels,
-            train_labels=work.labels,
-            test_images=work.pixels[few],
-            test_labels=work.labels[few],
-            classes=workload.classes,
-        ),
+    world = replace(
+        build_world(experiment, 0),
         partition=partition,
         holds=who_holds_what(partition, work.labels),
         participation=Timetable(workload.clients, odds, work.cohorts),
         reported=odds,
-        network=network,
-        engine=make_engine(choose_engine(network, training, device), network, data, training),
-        torch_threads=threads,
-        test_images=images[few],
-        test_labels=labels[few],
-        held_out=None,
-        label_groups={},
     )
     simulation = Simulation(world, make_rule("fedavg", average="participants"))
     simulation.model = simulation.initial = torch.as_tensor(work.initial, device=device)

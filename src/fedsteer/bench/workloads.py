@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,14 @@ class Workload:
     batch: int
     epochs: int
     rate: float = 0.1
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Options of the made-up data set; clients share points if they need more than 10,000."""
+        channels, side, _ = self.shape
+        points = min(self.clients * self.points, 10_000)
+        sizes = {"classes": self.classes, "side": side, "channels": channels, "points": points}
+        return sizes | {"noise": 0.3}
 
     def network(self) -> Network:
         """Its network; the only thing here that needs torch."""
@@ -88,13 +96,10 @@ WORKLOADS = {workload.key: workload for workload in (MLP, EMNIST, CIFAR)}
 
 @dataclass(frozen=True)
 class Work:
-    """A workload with its data: the same points, cohorts and initial weights for every side.
-
-    Client i holds the points i * points to (i + 1) * points - 1.
-    """
+    """A workload with its data: the same points, cohorts and initial weights for every side."""
 
     workload: Workload
-    pixels: NDArray[np.uint8]  # (clients * points, channels, height, width)
+    pixels: NDArray[np.uint8]  # (n, channels, height, width)
     labels: NDArray[np.int64]
     cohorts: NDArray[np.int64]  # (rounds, cohort), each in ascending order
     initial: NDArray[np.float32]  # (d,) in torch's order
@@ -110,32 +115,24 @@ class Work:
         return found
 
     def own(self, client: int) -> slice:
-        """The points of a client."""
-        return slice(client * self.workload.points, (client + 1) * self.workload.points)
+        """The points of a client, one client after the other, from the start again at the end."""
+        first = client * self.workload.points % len(self.labels)
+        return slice(first, first + self.workload.points)
 
 
-def make_work(workload: Workload, seed: int = 0) -> Work:
-    """A function of the seed alone; beyond 10,000 points the made-up images repeat."""
-    channels, side, _ = workload.shape
-    count = workload.clients * workload.points
-    images = made(
-        classes=workload.classes,
-        side=side,
-        points=min(count, 10_000),
-        channels=channels,
-        noise=0.3,
-        seed=seed,
-    )
+def make_work(workload: Workload) -> Work:
+    """A function of the workload alone."""
+    images = made(**workload.data)
     cohorts = [
-        generator(seed, "bench cohort", round=round).choice(
+        generator(0, "bench cohort", round=round).choice(
             workload.clients, workload.cohort, replace=False
         )
         for round in range(ROUNDS)
     ]
     return Work(
         workload=workload,
-        pixels=np.resize(images.train_images, (count, *workload.shape)),
-        labels=np.resize(images.train_labels, count),
+        pixels=images.train_images,
+        labels=images.train_labels,
         cohorts=np.sort(cohorts, axis=1),
-        initial=workload.network().initial(seed).numpy(),
+        initial=workload.network().initial(0).numpy(),
     )
