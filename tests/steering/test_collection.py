@@ -37,9 +37,9 @@ def take(
         sizes=sizes,
     )
     round, faults = check_round(given, DIM)
-    assert not faults and not clients.inspect(round, clients.look_up(round))
+    assert not faults and not clients.look_up(round)[1]
     active = clients.activate(
-        round, clients.look_up(round), uses_probabilities=True, max_weight=None
+        round, clients.look_up(round)[0], uses_probabilities=True, max_weight=None
     )
     result, complete = collection.compute(clients, active)
     clients.welcome(active)

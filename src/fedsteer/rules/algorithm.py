@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.rules.options import Options
@@ -75,18 +75,9 @@ class Memory(Component):
     """Everything a rule remembers: the clients, and the algorithm's own part."""
 
     clients: Clients
-    own: Component
+    own: Any  # a Component of the algorithm's
     made_with: str  # the options this depends on, in words
     like: Array | None = None  # zero rows of the updates' library, type and device
-
-
-Own = TypeVar("Own", bound=Component)
-
-
-def own_of(memory: Memory, kind: type[Own]) -> Own:
-    """The algorithm's own part of the memory, which is of this kind."""
-    assert isinstance(memory.own, kind)
-    return memory.own
 
 
 def no_estimates(memory: Memory, count: int) -> Array:

@@ -20,7 +20,7 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, no_estimates, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, no_estimates
 from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clusters import ClusterMemory, k_means
@@ -81,7 +81,7 @@ class ClusterFedVARP(Algorithm):
         return own
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = own_of(memory, ClusterMemory)
+        own: ClusterMemory = memory.own
         labels = self._labels(own, active)
         belongs = np.zeros((len(own.mass), len(active)))
         belongs[labels[labels >= 0], np.flatnonzero(labels >= 0)] = 1.0
@@ -109,7 +109,7 @@ class ClusterFedVARP(Algorithm):
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = own_of(memory, ClusterMemory)
+        own: ClusterMemory = memory.own
         labels, result = outcome.scratch
         if self.options.clusters is None:
             labels = own.place_newcomers(active, labels, result)
@@ -117,12 +117,13 @@ class ClusterFedVARP(Algorithm):
         own.renew(active, labels, result)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own_of(memory, ClusterMemory).leave(slots, sizes)
+        own: ClusterMemory = memory.own
+        own.leave(slots, sizes)
 
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:
-        own = own_of(memory, ClusterMemory)
+        own: ClusterMemory = memory.own
         if last:
             draw = generator(self.options.seed, "clusters")
             labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
@@ -130,16 +131,19 @@ class ClusterFedVARP(Algorithm):
         return own
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        rows = own_of(memory, ClusterMemory).rows
+        own: ClusterMemory = memory.own
+        rows = own.rows
         return kernels_for(updates).dtype_name(updates if rows is None else rows)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        own = own_of(memory, ClusterMemory)
+        own: ClusterMemory = memory.own
         return no_estimates(memory, len(slots)) if own.rows is None else own.estimates(slots)
 
     def _labels(self, own: ClusterMemory, active: Active) -> Integers:
         """Clusters of the active clients before this round; given ones also for newcomers."""
         labels = own.member_of[active.slots].astype(np.int64)
         if self.options.clusters is not None:
-            labels = np.array([self.options.clusters.get(c, -1) for c in active.clients], np.int64)
+            labels = np.array(
+                [self.options.clusters.get(c, -1) for c in active.round.clients], np.int64
+            )
         return labels

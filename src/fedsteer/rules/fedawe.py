@@ -21,7 +21,7 @@ import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -71,7 +71,7 @@ class FedAWE(Algorithm):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = own_of(memory, FedAWEMemory)
+        own: FedAWEMemory = memory.own
         if own.initial is None:  # before the first step everyone starts from the global model
             return asked
         slots = memory.clients.roster.preview(asked.train)
@@ -84,71 +84,78 @@ class FedAWE(Algorithm):
         return replace(asked, each=each)
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = own_of(memory, FedAWEMemory)
+        own: FedAWEMemory = memory.own
         if active.round.model is None:
             raise RoundRefused("FedAWE needs model: the global model the round started from")
-        for name, array, shape in (
-            ("model", active.round.model, (memory.clients.dim,)),
-            ("starts", active.round.starts, (len(active), memory.clients.dim)),
-        ):
-            if array is None:
-                continue
-            found = tuple(getattr(array, "shape", ()))
-            if library_of(array) != library_of(active.updates) or found != shape:
-                raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
-            if active.kernels.check(array):
-                raise RoundRefused(f"{name} must be of floating point, not {array.dtype}")
+        dim = memory.clients.dim
+        model = self._like_updates(active, "model", active.round.model, (dim,))
+        starts = self._like_updates(active, "starts", active.round.starts, (len(active), dim))
         count = max(int(np.count_nonzero(active.fresh)), 1)  # there is nothing here to refresh
         members = active.old_sizes > 0
         last = np.maximum(own.last[active.slots], own.since[active.slots])
-        gaps = np.where(members, active.number - last, 1.0)
+        gaps = np.where(members, active.round.number - last, 1.0)
         weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
-        if len(active) and active.round.starts is None:
-            starts = [
-                self._start(own, slot) if member and own.initial is not None else active.round.model
-                for slot, member in zip(active.slots, members, strict=True)
-            ]
-            rows = active.kernels.stack(starts)
-        else:
-            rows = active.round.starts
+        rows = starts
+        if len(active) and starts is None:
+            rows = active.kernels.stack(
+                [
+                    self._start(own, slot) if member and own.initial is not None else model
+                    for slot, member in zip(active.slots, members, strict=True)
+                ]
+            )
         # Delta = w - mean of starts + weights @ g
         result = active.one_pass(
             weights,
             rows,
             np.where(active.fresh, -1.0 / count, 0.0),
-            base=active.round.model if active.fresh.any() else None,
+            base=model if active.fresh.any() else None,
         )
         bad = np.flatnonzero(~np.isfinite(result.products).all(axis=1)).tolist()
-        if bad and active.round.starts is not None:
+        if bad and starts is not None:
             raise NotFinite(bad, "has a start model that is not finite")
         return Outcome(
             delta=result.delta,
             delta_squared_norm=result.delta_squared_norm,
             squared_norms=result.squared_norms,
             weights=weights,
+            scratch=model,
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = own_of(memory, FedAWEMemory)
+        own: FedAWEMemory = memory.own
+        model = outcome.scratch
         if own.initial is None:
-            own.initial = active.kernels.clone(active.round.model)
+            own.initial = active.kernels.clone(model)
         joined = active.slots[(active.old_sizes <= 0) & ~active.fresh]
-        own.since[joined] = float(active.number)
+        own.since[joined] = float(active.round.number)
         slots = active.slots[active.fresh]
         if not len(slots):
             return
-        members, model = len(memory.clients.sizes.values), active.round.model
-        assert model is not None
+        members = len(memory.clients.sizes.values)
         moved = model - outcome.delta
         own.models.reserve(slots, model[None], members)  # updates may be of a narrower dtype
         assert own.models.rows is not None
         for slot in slots.tolist():
             own.models.rows[slot] = moved
-        own.last[slots] = float(active.number)
+        own.last[slots] = float(active.round.number)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = own_of(memory, FedAWEMemory)
+        own: FedAWEMemory = memory.own
         own.last[slots] = own.since[slots] = 0.0
+
+    @staticmethod
+    def _like_updates(
+        active: Active, name: str, array: Array | None, shape: tuple[int, ...]
+    ) -> Array | None:
+        """A model or start models of the round, which must be like its updates."""
+        if array is None:
+            return None
+        found = tuple(getattr(array, "shape", ()))
+        if library_of(array) != library_of(active.round.updates) or found != shape:
+            raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
+        if active.kernels.check(array):
+            raise RoundRefused(f"{name} must be of floating point, not {array.dtype}")
+        return active.kernels.plain(array)
 
     @staticmethod
     def _start(own: FedAWEMemory, slot: int) -> Array:

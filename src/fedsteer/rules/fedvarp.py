@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
@@ -49,21 +49,26 @@ class StaleUpdateRule(Algorithm):
         return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        recalled = own_of(memory, UpdateMemory).recall(active, active.weights, minus=active.weights)
+        own: UpdateMemory = memory.own
+        recalled = own.recall(active, active.weights, minus=active.weights)
         return recalled_outcome(recalled, active.weights)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         scales = self.trust(outcome.scratch)
-        own_of(memory, UpdateMemory).store_updates(active, outcome.scratch, scales, memory.clients)
+        own: UpdateMemory = memory.own
+        own.store_updates(active, outcome.scratch, scales, memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own_of(memory, UpdateMemory).forget(slots, memory.clients)
+        own: UpdateMemory = memory.own
+        own.forget(slots, memory.clients)
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        return own_of(memory, UpdateMemory).store.kept_as(updates)
+        own: UpdateMemory = memory.own
+        return own.store.kept_as(updates)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        return own_of(memory, UpdateMemory).estimates(slots, memory.like)
+        own: UpdateMemory = memory.own
+        return own.estimates(slots, memory.like)
 
 
 @final

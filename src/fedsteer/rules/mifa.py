@@ -18,7 +18,7 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
@@ -67,7 +67,7 @@ class MIFA(Algorithm):
         return MIFAMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = own_of(memory, MIFAMemory)
+        own: MIFAMemory = memory.own
         known = own.updates.squares[active.slots] >= 0
         heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
         if self.options.start == "seen":
@@ -80,18 +80,20 @@ class MIFA(Algorithm):
         return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = own_of(memory, MIFAMemory)
+        own: MIFAMemory = memory.own
         recalled, own.heard = outcome.scratch
         own.updates.store_updates(active, recalled, np.ones(len(active)), memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = own_of(memory, MIFAMemory)
+        own: MIFAMemory = memory.own
         own.updates.forget(slots, memory.clients)
         heard = np.flatnonzero(own.updates.squares.values >= 0)
         own.heard = float(memory.clients.sizes[heard].sum())
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        return own_of(memory, MIFAMemory).updates.store.kept_as(updates)
+        own: MIFAMemory = memory.own
+        return own.updates.store.kept_as(updates)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        return own_of(memory, MIFAMemory).updates.estimates(slots, memory.like)
+        own: MIFAMemory = memory.own
+        return own.updates.estimates(slots, memory.like)

@@ -66,6 +66,7 @@ class Rule:
         self.warm_up = WarmUp(algorithm)
         self.name, self.options = algorithm.name, options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
+        self.uses_probabilities = algorithm.uses_probabilities
         self._made_with = _in_words(options, *STATE_OPTIONS, *algorithm.state_options)
 
     def __repr__(self) -> str:
@@ -176,14 +177,14 @@ class Rule:
         clients = memory.clients
         while True:
             round, faults = check_round(incoming.round, clients.dim, incoming.like)
-            found = clients.look_up(round)
-            faults = clients.inspect(round, found) | faults
+            found, unknown = clients.look_up(round)
+            faults = unknown | faults
             incoming.round = round
             if not faults:
                 return clients.activate(
                     round,
                     found,
-                    uses_probabilities=self.algorithm.uses_probabilities,
+                    uses_probabilities=self.uses_probabilities,
                     max_weight=self.options.max_weight,
                 )
             incoming.drop(faults)
@@ -206,7 +207,7 @@ class Rule:
                 incoming.drop(faults)
             active = self._check(memory, incoming)
         if not math.isfinite(outcome.delta_squared_norm):
-            raise Diverged(f"the aggregate of round {active.number} is not finite")
+            raise Diverged(f"the aggregate of round {active.round.number} is not finite")
         return active, outcome
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
@@ -214,7 +215,7 @@ class Rule:
         squares = outcome.squared_norms.tolist()
         if not squares or max(squares) <= FITS_ANY**2:
             return {}
-        kernels, updates = active.kernels, active.updates
+        kernels, updates = active.kernels, active.round.updates
         kept = self._acting(memory).kept_as(memory, updates)
         if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
             return {}
@@ -229,7 +230,7 @@ class Rule:
             return 1.0
         norms = np.sqrt(outcome.squared_norms)
         known = bound.preview(active.slots, norms, active.old_sizes, active.sizes)
-        return bound.scale(float(np.sqrt(outcome.delta_squared_norm)), *known)
+        return bound.scale(math.sqrt(outcome.delta_squared_norm), *known)
 
     def _commit(
         self,
@@ -251,7 +252,7 @@ class Rule:
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
-            memory.like = zero_rows(active.updates, clients.dim)
+            memory.like = zero_rows(active.round.updates, clients.dim)
         return Step(
             delta=delta,
             state=State(self.name, memory),
@@ -268,11 +269,11 @@ class Rule:
         dropped: Mapping[ClientId, str],
     ) -> Diagnostics:
         moves = outcome.action != "hold"
-        weighted = self.algorithm.uses_probabilities and outcome.phase == "train"
+        weighted = self.uses_probabilities and outcome.phase == "train"
         return Diagnostics(
             phase=outcome.phase,
-            number=active.number,
-            clients=active.clients,
+            number=active.round.number,
+            clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
             delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
@@ -73,7 +73,7 @@ class Scaffold(Algorithm):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own = own_of(memory, ScaffoldMemory)
+        own: ScaffoldMemory = memory.own
         if own.control is None or own.controls.rows is None:
             return asked
         slots = memory.clients.roster.find(asked.train)
@@ -91,11 +91,14 @@ class Scaffold(Algorithm):
         return weighted_sum(active, averaging_weights(active, self.options.average))
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own, n, kernels = own_of(memory, ScaffoldMemory), active.total, active.kernels
+        own: ScaffoldMemory = memory.own
+        n, kernels = active.total, active.kernels
         if own.control is None:
             if not len(active):  # nobody has said yet what updates are like
                 return
-            own.control = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
+            own.control = kernels.allocate(
+                (active.round.updates.shape[1],), active.round.updates, "float64"
+            )
         sent = own.control
         before = own.total / n if own.total > 0 and n > 0 else 1.0
         own.control, own.total = kernels.clone(sent), n
@@ -105,22 +108,22 @@ class Scaffold(Algorithm):
         assert active.round.steps is not None
         rates = 1.0 / (active.round.steps * self.options.local_rate)
         # g_i / (steps * rate) may be far beyond what two bytes hold.
-        wide = "float64" if kernels.dtype_name(active.updates) == "float64" else "float32"
-        like = kernels.allocate((0, active.updates.shape[1]), active.updates, wide)
+        wide = "float64" if kernels.dtype_name(active.round.updates) == "float64" else "float32"
+        like = kernels.allocate((0, active.round.updates.shape[1]), active.round.updates, wide)
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows
         assert rows is not None
-        kernels.add_rows(own.control, active.shares * rates, active.updates)
+        kernels.add_rows(own.control, active.shares * rates, active.round.updates)
         if active.resized:
             grown = (active.sizes - active.old_sizes) / n
             kernels.add_rows(own.control, grown, rows, active.slots)
         for index, slot in enumerate(active.slots.tolist()):
-            update = active.updates[index : index + 1]
+            update = active.round.updates[index : index + 1]
             rows[slot] += kernels.combine(rates[None, index : index + 1], update)[0] - sent
         own.known[active.slots] = 1.0
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own = own_of(memory, ScaffoldMemory)
+        own: ScaffoldMemory = memory.own
         own.known[slots] = 0.0
         if own.controls.rows is None or own.control is None:
             return

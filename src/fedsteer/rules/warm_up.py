@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests, own_of
+from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.options import WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.collection import Collection
@@ -53,13 +53,15 @@ class WarmUp(Algorithm):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        collection = own_of(memory, WarmUpMemory).collection
+        own: WarmUpMemory = memory.own
+        collection = own.collection
         return Requests(collect=collection.asked(memory.clients, asked.train))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         """Hold the model, or move it by the full aggregate once everybody has answered."""
         assert isinstance(self.options, WarmUpOptions)
-        collection = own_of(memory, WarmUpMemory).collection
+        own: WarmUpMemory = memory.own
+        collection = own.collection
         result, complete = collection.compute(memory.clients, active)
         last = complete and collection.done + 1 >= collection.cycles
         return Outcome(
@@ -75,7 +77,7 @@ class WarmUp(Algorithm):
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own = own_of(memory, WarmUpMemory)
+        own: WarmUpMemory = memory.own
         collection = own.collection
         collected = collection.commit(memory.clients, active, complete=outcome.scratch)
         if collected is None:
@@ -87,7 +89,8 @@ class WarmUp(Algorithm):
             memory.own = own.prepared
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own_of(memory, WarmUpMemory).collection.forget(slots)
+        own: WarmUpMemory = memory.own
+        own.collection.forget(slots)
         self.algorithm.forget(self._prepared(memory), slots, sizes)
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
@@ -96,7 +99,8 @@ class WarmUp(Algorithm):
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
         """In the snapshot, and then perhaps as the algorithm keeps them."""
         assert isinstance(self.options, WarmUpOptions)
-        snapshot = own_of(memory, WarmUpMemory).collection.snapshot.kept_as(updates)
+        own: WarmUpMemory = memory.own
+        snapshot = own.collection.snapshot.kept_as(updates)
         if not self.options.stores_snapshot:
             return snapshot
         later = self.algorithm.kept_as(self._prepared(memory), updates)
@@ -108,4 +112,5 @@ class WarmUp(Algorithm):
     @staticmethod
     def _prepared(memory: Memory) -> Memory:
         """The memory as the algorithm will have it."""
-        return replace(memory, own=own_of(memory, WarmUpMemory).prepared)
+        own: WarmUpMemory = memory.own
+        return replace(memory, own=own.prepared)

@@ -43,7 +43,6 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Roun
         numbers = enumerate(values.tolist())
         bad = [i for i, number in numbers if not kind.low <= number <= kind.high]  # nan is bad
         if bad and refresh and kind.if_refreshed is not None:
-            vectors[name] = values = values.copy()  # it may be the caller's
             values[[i for i in bad if clients[i] in refresh]] = kind.if_refreshed
             bad = [i for i in bad if clients[i] not in refresh]
         for position in bad:
@@ -52,8 +51,8 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Roun
         number=number,
         clients=clients,
         updates=updates,
-        starts=None if round.starts is None else kernels_for(round.starts).plain(round.starts),
-        model=None if round.model is None else kernels_for(round.model).plain(round.model),
+        starts=round.starts,
+        model=round.model,
         refresh=refresh,
         **vectors,
     )
@@ -96,8 +95,10 @@ def zero_rows(like: Array, dim: int) -> Array:
 
 
 def _vector(values: Any, name: str, count: int) -> Floats:
+    if not isinstance(values, (list, tuple, np.ndarray)):
+        values = kernels_for(values).floats(values)  # a tensor, perhaps on a GPU
     try:
-        vector = kernels_for(values).floats(values)
+        vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise RoundRefused(f"{name} must be {count} numbers") from None
     if vector.shape != (count,):
@@ -166,7 +167,7 @@ def _unusable(updates: Sequence[Any], dim: int, like: Array | None) -> Faults:
 
 def _is_beside(array: Array, like: Array) -> bool:
     """Whether both are of one library, on one device."""
-    if library_of(array) != library_of(like):
+    if type(array) is not type(like) and library_of(array) != library_of(like):
         return False
     return bool(getattr(array, "device", None) == getattr(like, "device", None))
 

@@ -80,19 +80,19 @@ class Clients(Component):
         if self.closed and names and max(self.roster.places(names)) < 0:
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
-    def look_up(self, round: Round) -> Found:
-        """The clients of a round as they are now, before anything is checked."""
-        slots = self.roster.preview(round.clients)
-        return Found(slots=slots, sizes=self.sizes[slots])
+    def look_up(self, round: Round) -> tuple[Found, Faults]:
+        """The clients of a round as they were before it, and those whose weight is unknown.
 
-    def inspect(self, round: Round, found: Found) -> Faults:
-        """Newcomers to a closed population that bring no size: their weight is unknown."""
+        These are newcomers to a closed population that bring no size.
+        """
         if not self.number < round.number < LAST:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
+        slots = self.roster.preview(round.clients)
+        found = Found(slots=slots, sizes=self.sizes[slots])
         if not self.closed or round.sizes is not None:
-            return {}
+            return found, {}
         reason = "is unknown, and its number of data points was not given: it cannot join"
-        return {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
+        return found, {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
 
     def activate(
         self, round: Round, found: Found, *, uses_probabilities: bool, max_weight: float | None
@@ -170,8 +170,8 @@ class Clients(Component):
             return
         newcomers = active.old_sizes <= 0
         if newcomers.any():
-            self.roster.enrol(active.clients)
-            self.source.join(active.slots[newcomers], active.number)
+            self.roster.enrol(active.round.clients)
+            self.source.join(active.slots[newcomers], active.round.number)
 
     def commit(self, active: Active, squared_norms: Floats, *, training: bool) -> None:
         """Take in the round. Warm-up rounds (`training` False) count no participation."""
@@ -187,9 +187,9 @@ class Clients(Component):
             if active.population is not None:
                 self.population = active.population
             self.rounds += 1
-            self.source.observe(active.slots[active.fresh], active.number)
-        self.last_seen[active.slots] = active.number
-        self.number = active.number
+            self.source.observe(active.slots[active.fresh], active.round.number)
+        self.last_seen[active.slots] = active.round.number
+        self.number = active.round.number
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""

@@ -76,7 +76,7 @@ class ClusterMemory(Component):
         touched, where = np.unique(labels[positions], return_inverse=True)
         if not len(touched):
             return
-        kernels, updates = active.kernels, active.updates
+        kernels, updates = active.kernels, active.round.updates
         mixing = np.zeros((len(touched), len(active)))
         mixing[where, positions] = active.sizes[positions]
         mixing /= mixing.sum(axis=1, keepdims=True)

@@ -92,7 +92,7 @@ class Collection(Component):
         self.rounds += 1
         self.uploads += len(active)
         if len(active):
-            self.snapshot.write(active.slots, active.updates, len(clients.sizes.values))
+            self.snapshot.write(active.slots, active.round.updates, len(clients.sizes.values))
             self.inverse[active.slots] = active.inverse_probabilities
         if not complete:
             return None

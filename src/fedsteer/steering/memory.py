@@ -97,16 +97,18 @@ class UpdateMemory(Component):
             return
         kernels, slots, known = active.kernels, active.slots, recalled.known
         if self.base is None:
-            self.base = kernels.allocate((active.updates.shape[1],), active.updates, "float64")
+            self.base = kernels.allocate(
+                (active.round.updates.shape[1],), active.round.updates, "float64"
+            )
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
-        self.store.write(slots, active.updates, len(clients.sizes.values))
+        self.store.write(slots, active.round.updates, len(clients.sizes.values))
         # What will be taken out again is what was stored, in the type of the first round's updates.
         stored = self.store.rows
         assert stored is not None
-        same = kernels.dtype_name(stored) == kernels.dtype_name(active.updates)
-        rows, picked = (active.updates, None) if same else (stored, slots)
+        same = kernels.dtype_name(stored) == kernels.dtype_name(active.round.updates)
+        rows, picked = (active.round.updates, None) if same else (stored, slots)
         kernels.add_rows(self.base, active.sizes * scales, rows, picked)
         before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
         after = (active.sizes * scales) ** 2 * recalled.result.squared_norms

@@ -124,21 +124,6 @@ class Active:
         return len(self.round.clients)
 
     @property
-    def number(self) -> int:
-        """The number of the round."""
-        return self.round.number
-
-    @property
-    def clients(self) -> tuple[ClientId, ...]:
-        """Their ids."""
-        return tuple(self.round.clients)
-
-    @property
-    def updates(self) -> Array:
-        """(m, d) g_i."""
-        return self.round.updates
-
-    @property
     def kernels(self) -> Kernels:
         """The operations for the library of the updates."""
         return kernels_for(self.round.updates)
@@ -151,7 +136,7 @@ class Active:
         **more: Any,
     ) -> Pass:
         """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not."""
-        result = self.kernels.one_pass(self.updates, weights, basis, coefficients, **more)
+        result = self.kernels.one_pass(self.round.updates, weights, basis, coefficients, **more)
         if result.bad:
             raise NotFinite(result.bad)
         return result

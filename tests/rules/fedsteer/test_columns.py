@@ -41,7 +41,9 @@ def renewed(
     count = len(updates)
     people = enrol_population(updates.shape[1], np.ones(count), Sampled(1.0), None)
     round = Round(number=1, clients=list(range(count)), updates=updates)
-    active = people.activate(round, people.look_up(round), uses_probabilities=True, max_weight=None)
+    active = people.activate(
+        round, people.look_up(round)[0], uses_probabilities=True, max_weight=None
+    )
     everybody = np.arange(count)
     result = space.columns.sweep(active, np.zeros(K), everybody, precise=False)
     roles = ColumnRoles(

@@ -40,11 +40,11 @@ def column_roles(
 ) -> ColumnRoles:
     """Who could end up in a column after this round."""
     column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
-    core = [(column_of[c], i) for i, c in enumerate(active.clients) if c in column_of]
+    core = [(column_of[c], i) for i, c in enumerate(active.round.clients) if c in column_of]
     refreshed = [(column, i) for column, i in core if active.fresh[i]]
     candidates = []
     if reselecting or None in owners:
-        newcomers = (i for i, c in enumerate(active.clients) if c not in column_of)
+        newcomers = (i for i, c in enumerate(active.round.clients) if c not in column_of)
         # In the order of slots: the order in which clients are listed must not matter.
         candidates = sorted((i for i in newcomers if active.fresh[i]), key=active.slots.__getitem__)
     return ColumnRoles(
@@ -63,6 +63,6 @@ def fill_vacant(
     vacant = [column for column, owner in enumerate(owners) if owner is None]
     usable = [i for i in roles.candidates if squared_norms[i] > 0]
     return [
-        Takeover(column=column, position=i, client=active.clients[i])
+        Takeover(column=column, position=i, client=active.round.clients[i])
         for column, i in zip(vacant, usable, strict=False)
     ]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests, own_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.options import FedSteerOptions
@@ -99,7 +99,7 @@ class FedSteer(Algorithm):
         return replace(asked, refresh=tuple(c for c in reachable if c not in training))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own = own_of(memory, FedSteerMemory)
+        own: FedSteerMemory = memory.own
         roles = self._roles(own, memory.clients.rounds, active)
         old = own.coordinates.read(active.slots)
         if self.options.refresh == "after":
@@ -121,22 +121,26 @@ class FedSteer(Algorithm):
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own, computed = own_of(memory, FedSteerMemory), outcome.scratch
+        own: FedSteerMemory = memory.own
+        computed = outcome.scratch
         roles, columns, options = computed.roles, own.columns, self.options
         own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
         takeovers = fill_vacant(roles, columns.owners, active, outcome.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
-                active.updates, options.width, options.seed
+                active.round.updates, options.width, options.seed
             )
             if roles.reselecting and not takeovers:
                 takeovers = reselect(options, memory.clients, active, own.sketches, columns.owners)
-        change = columns.renew(computed.result, roles, takeovers, active.updates, options.cache)
+        change = columns.renew(
+            computed.result, roles, takeovers, active.round.updates, options.cache
+        )
         if change is not None:
             own.coordinates.change_basis(change)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own, clients = own_of(memory, FedSteerMemory), memory.clients
+        own: FedSteerMemory = memory.own
+        clients = memory.clients
         own.coordinates.erase(slots, sizes, clients)
         leaving = {clients.roster.name(int(slot)) for slot in slots}
         for column, owner in enumerate(own.columns.owners):
@@ -150,7 +154,7 @@ class FedSteer(Algorithm):
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:
         options, clients = self.options, memory.clients
-        own = own_of(memory, FedSteerMemory)
+        own: FedSteerMemory = memory.own
         owners = owners_after_cycle(options, clients, collected, own.columns.owners, cycle)
         fresh = self._empty(owners, clients)
         fresh.sketches = own.sketches
@@ -162,13 +166,15 @@ class FedSteer(Algorithm):
         return fresh
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        return own_of(memory, FedSteerMemory).columns.kept_as(updates, self.options.cache)
+        own: FedSteerMemory = memory.own
+        return own.columns.kept_as(updates, self.options.cache)
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
-        return own_of(memory, FedSteerMemory).coordinates.read(slots)
+        own: FedSteerMemory = memory.own
+        return own.coordinates.read(slots)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        own = own_of(memory, FedSteerMemory)
+        own: FedSteerMemory = memory.own
         return own.columns.estimates(own.coordinates.read(slots), memory.like)
 
     def _empty(self, owners: Owners, clients: Clients) -> FedSteerMemory:

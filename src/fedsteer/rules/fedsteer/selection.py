@@ -106,7 +106,7 @@ def reselect(
     members = clients.sizes[np.arange(len(sketches.values))] > 0
     seen = np.flatnonzero(np.any(sketches.values != 0, axis=1) & members)
     if len(seen) > MOST_TARGETS:
-        draw = generator(options.seed, "re-selection targets", round=active.number)
+        draw = generator(options.seed, "re-selection targets", round=active.round.number)
         seen = draw.choice(seen, MOST_TARGETS, replace=False)
     occupied = [column for column, owner in enumerate(owners) if owner is not None]
     holders = _holder_slots(clients, active, [owner for owner in owners if owner is not None])
@@ -125,12 +125,12 @@ def reselect(
         for column, old, new in zip(occupied, start, found, strict=True)
         if old != new
     ]
-    return [Takeover(column=c, position=i, client=active.clients[i]) for c, i in swaps]
+    return [Takeover(column=c, position=i, client=active.round.clients[i]) for c, i in swaps]
 
 
 def _holder_slots(clients: Clients, active: Active, owners: list[ClientId]) -> Integers:
     """Slots of column owners; an owner never seen gets a slot that nothing else uses."""
-    here = dict(zip(active.clients, active.slots.tolist(), strict=True))
+    here = dict(zip(active.round.clients, active.slots.tolist(), strict=True))
     known = clients.roster.find(owners).tolist()
     unused = clients.roster.next_slot + len(active)
     slots = [
