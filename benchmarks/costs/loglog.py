@@ -84,7 +84,7 @@ class _Scale:
         return self.first + share * (self.last - self.first)
 
     def ticks(self, most: int) -> list[float]:
-        """Powers of ten; with 2 and 5 where there are too few."""
+        """Powers of ten; with multiples in between if they are too few."""
         decades = range(floor(self.low), ceil(self.high) + 1)
         for steps in ((1, 2, 5), (1, 3), (1,)):
             found = [s * 10.0**p for p in decades for s in steps]

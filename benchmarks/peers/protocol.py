@@ -7,7 +7,7 @@ a line of JSON on standard output:
     weights FILE    write the weights as they are now
     end             stop
 
-Whoever owns the training loop, our code or the library, calls `Gate.next_round` before every round.
+The owner of the training loop, our code or the library, calls `Gate.next_round` before every round.
 Between two blocks it waits there, blocked in a read, so that idle workers take no time.
 """
 
