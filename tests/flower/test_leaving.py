@@ -76,7 +76,7 @@ def test_strangers_are_refused_in_one_line(loop: str) -> None:
     strategy = FedSteer()
     strategy.leave([9])  # no client is known yet; the start will refuse it
     begin = strategy.start if loop == "ours" else lambda *a, **k: Strategy.start(strategy, *a, **k)
-    with pytest.raises(ConfigurationError, match=r"client-9 is not a client .* known: nobody"):
+    with pytest.raises(ConfigurationError, match=r"client-9 is not a client .* known: none"):
         begin(world(1, 2), arrays(**INITIAL), num_rounds=1)
     begin(world(1, 2), arrays(**INITIAL), num_rounds=1)  # a refused request is forgotten
     with pytest.raises(ConfigurationError, match=r"client-9 is not .* client-1, client-2$"):

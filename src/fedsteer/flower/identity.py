@@ -53,6 +53,10 @@ def key_name(public_key: bytes) -> str:
     return f"key-{sha256(public_key).hexdigest()[:32]}"
 
 
+class ClaimRefused(Exception):
+    """A reply claims an identity that is not its own; the message says why."""
+
+
 @dataclass
 class Identities:
     """What is known about nodes, kept in the checkpoint."""
@@ -88,7 +92,7 @@ class Identities:
         if strangers:
             raise ConfigurationError(
                 f"{strangers[0]} is not a client of this run, so no client leaves; known: "
-                f"{few(known) or 'nobody'}"
+                f"{few(known) or 'none'}"
             )
         return [name for name in wanted if name in known]
 
@@ -105,67 +109,62 @@ class Identities:
         """(node -> client, node -> reason to refuse it) for the replies of one round."""
         clients: dict[int, str] = {}
         refused: dict[int, str] = {}
-        judge = self._by_key if self.authenticated else self._by_report
+        identify = self._by_key if self.authenticated else self._by_report
         for node, reported in claims.items():
-            name, reason = judge(node, reported, online)
-            if reason is None:
-                clients[node] = name
-            else:
-                refused[node] = reason
+            try:
+                clients[node] = identify(node, reported, online)
+            except ClaimRefused as refusal:
+                refused[node] = str(refusal)
         for name, count in Counter(clients.values()).items():
             if count > 1:
                 for node in [node for node, claimed in clients.items() if claimed == name]:
                     refused[node] = f"{name} was claimed by {count} nodes in one round"
                     del clients[node]
-        if self.authenticated:
-            for node, name in clients.items():
-                if (reported := claims[node]) is not None:
-                    self.owners.setdefault(reported, name)
-        else:
-            taken = {name for node, name in clients.items() if claims[node] is not None}
-            kept = {node: name for node, name in self.names.items() if name not in taken}
-            self.names = kept | {node: name for node, name in clients.items() if name in taken}
+        for node, name in clients.items():
+            if (reported := claims[node]) is None:
+                continue
+            if self.authenticated:
+                self.owners.setdefault(reported, name)
+            else:
+                others = {other: held for other, held in self.names.items() if held != name}
+                self.names = others | {node: name}
         return clients, refused
 
-    def _by_key(
-        self, node: int, reported: str | None, online: Collection[int]
-    ) -> tuple[str, str | None]:
+    def _by_key(self, node: int, reported: str | None, online: Collection[int]) -> str:
         if not self.trusts(node):
-            return "", "has no public key although nodes must be authenticated"
+            raise ClaimRefused("has no public key although nodes must be authenticated")
         key = self.keys[node]
         if reported is not None and self.owners.get(reported, key) != key:
-            return key, f"reports id {reported!r}, which belongs to another key"
-        return key, None
+            raise ClaimRefused(f"reports id {reported!r}, which belongs to another key")
+        return key
 
-    def _by_report(
-        self, node: int, reported: str | None, online: Collection[int]
-    ) -> tuple[str, str | None]:
+    def _by_report(self, node: int, reported: str | None, online: Collection[int]) -> str:
         before = self.names.get(node)
         if reported is None:
-            return before or f"node-{node}", None
+            return before or f"node-{node}"
         name = reported_name(reported)
         if before is not None and before != name:
-            return name, f"reports id {reported!r} but was {before} before"
+            raise ClaimRefused(f"reports id {reported!r} but was {before} before")
         holder = next((other for other, held in self.names.items() if held == name), node)
         if holder != node and holder in online:
-            return name, f"reports id {reported!r}, which belongs to node {holder}, still online"
-        return name, None
+            raise ClaimRefused(
+                f"reports id {reported!r}, which belongs to node {holder}, still online"
+            )
+        return name
 
     def pack(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "keys": [[node, key] for node, key in self.keys.items()],
-            "names": [[node, name] for node, name in self.names.items()],
+            "keys": list(self.keys.items()),
+            "names": list(self.names.items()),
             "owners": self.owners,
             "left": sorted(self.left),
         }
 
     def restore(self, packed: Mapping[str, Any]) -> None:
         """Take over what `pack` returned."""
-        self.keys = {int(node): key for node, key in packed["keys"]}
-        self.names = {int(node): name for node, name in packed["names"]}
-        self.owners = dict(packed["owners"])
-        self.left = set(packed["left"])
+        self.keys, self.names = dict(packed["keys"]), dict(packed["names"])
+        self.owners, self.left = dict(packed["owners"]), set(packed["left"])
 
 
 def few(names: Collection[str]) -> str:
