@@ -218,4 +218,4 @@ def test_a_client_that_left_a_known_population_may_return(tmp_path: Path) -> Non
         (row["round"], row["event"]) for row in Run(tmp_path).clients if row["client"] == "client-1"
     ]
     assert events == [(1, "fresh"), (2, "fresh"), (3, "fresh"), (4, "fresh")]
-    assert sum(strategy.run.clients.sizes.values()) == sum(known.values())
+    assert sum(strategy.run.state.clients.sizes.values()) == sum(known.values())

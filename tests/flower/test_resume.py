@@ -187,10 +187,10 @@ def test_a_second_start_resumes_from_the_last_checkpoint(
     place, name = (strategy.run, "record") if where == "recording" else (strategy.run.store, "save")
     real, calls = getattr(place, name), iter(range(1, 100))
 
-    def fails(*given: Any) -> None:
+    def fails(*given: Any) -> Any:
         if next(calls) == number:
             raise OSError(28, "No space left on device")
-        real(*given)
+        return real(*given)
 
     monkeypatch.setattr(place, name, fails)
     with pytest.raises(OSError, match="No space left"):
@@ -206,10 +206,11 @@ def test_a_second_start_without_a_folder_continues_in_memory(
     strategy = make_strategy("fedsteer", core_size=2)
     real, calls = strategy.run.record, iter(range(1, 100))
 
-    def fails(*given: Any) -> None:
-        real(*given)
+    def fails(*given: Any) -> Any:
+        row = real(*given)
         if next(calls) == 2:
             raise KeyboardInterrupt
+        return row
 
     monkeypatch.setattr(strategy.run, "record", fails)
     with pytest.raises(KeyboardInterrupt):

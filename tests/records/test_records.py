@@ -64,16 +64,16 @@ def test_a_checkpoint_knows_its_rows_and_its_time(tmp_path: Path) -> None:
     assert (tmp_path / "rounds.jsonl").read_text() == '{"round":1}\n'
 
 
-def test_checkpoints_of_older_versions_are_read_or_refused_in_one_line(tmp_path: Path) -> None:
+def test_checkpoints_of_older_versions_are_refused(tmp_path: Path) -> None:
     """The simulator called its part "simulation"; Flower kept everything at the top."""
     offsets = {"rounds": 0, "clients": 0, "timing": 0}
-    old = {"simulation": {"number": 3}, "offsets": offsets, "seconds": 1.0}
-    write_checkpoint(tmp_path / CHECKPOINT, {}, old)
-    with RecordWriter(tmp_path) as records:
-        found = records.load()
-        assert found is not None and found.run == {"number": 3}
-        write_checkpoint(tmp_path / CHECKPOINT, {}, {"number": 3, "offsets": offsets, "last": {}})
-        with pytest.raises(DataError, match="not the checkpoint of a run of this version"):
+    for old in ({"simulation": {"number": 3}}, {"number": 3, "identities": {}}):
+        meta = {"offsets": offsets, "seconds": 1.0} | old
+        write_checkpoint(tmp_path / CHECKPOINT, {}, meta)
+        with (
+            RecordWriter(tmp_path) as records,
+            pytest.raises(DataError, match="is from another version of fedsteer"),
+        ):
             records.load()
 
 

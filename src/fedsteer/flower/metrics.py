@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from fedsteer.flower.identity import REPORTED_KEYS
-from fedsteer.rules import Diagnostics
 from fedsteer.steering.rounds import LARGEST_COUNT
+
+COUNTS = ("active", "fresh", "dropped", "failed", "columns")
+SIZES = ("variance", "bound_factor", "delta_norm", "weight_sum")
+"""Columns of rounds.jsonl that are also train metrics."""
 
 
 def number_in(content: RecordDict, key: str) -> float | None:
@@ -48,19 +52,9 @@ def weighted_metrics(contents: list[RecordDict], weighted_by_key: str) -> Metric
     return result
 
 
-def rule_metrics(diagnostics: Diagnostics, failed: int) -> dict[str, int | float]:
-    """What the rule reports about a round."""
-    return {
-        "fedsteer-active": len(diagnostics.clients),
-        "fedsteer-fresh": sum(diagnostics.fresh),
-        "fedsteer-dropped": len(diagnostics.dropped),
-        "fedsteer-failed": failed,
-        "fedsteer-variance": float(diagnostics.variance),
-        "fedsteer-bound-factor": float(diagnostics.bound_factor),
-        "fedsteer-delta-norm": float(diagnostics.delta_norm),
-        "fedsteer-weight-sum": float(diagnostics.weights.sum()),
-        "fedsteer-columns": int(diagnostics.columns),
-    }
+def rule_metrics(row: Mapping[str, Any]) -> dict[str, int | float]:
+    """What the rule reports about a round, from the round's row in the records."""
+    return {f"fedsteer-{column.replace('_', '-')}": row[column] for column in (*COUNTS, *SIZES)}
 
 
 def accuracy_and_loss(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -25,12 +25,11 @@ from fedsteer.flower.setup import (
     refuse_to_repeat,
 )
 from fedsteer.flower.store import RunStore
-from fedsteer.records.rows import Totals
+from fedsteer.records.rows import Totals, client_rows, refused_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import State, pack_server, unpack_server
-from fedsteer.steering.view import ClientsView
 
 log = getLogger("flwr").log
 
@@ -58,11 +57,6 @@ class ServerRun:
         self.used = 0  # updates that the rule used, those of a warm-up included
         self.totals = Totals()
         self._leaving: list[str] = []  # clients that leave when this round ends
-
-    @property
-    def clients(self) -> ClientsView:
-        """The clients that the rule knows."""
-        return self.state.clients
 
     # -- the start ----------------------------------------------------------------------------
 
@@ -98,7 +92,7 @@ class ServerRun:
             return
         other = GlobalModel(arrays, self.options.steer, self.options.buffers)
         refuse_other_model(self.model.describe(), other.describe())
-        self.number = max(self.number, self.clients.number)  # if a round was interrupted
+        self.number = max(self.number, self.state.clients.number)  # if a round was interrupted
 
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:
         """Take the arrays that a round begins with; a loop that is not ours may change them."""
@@ -170,8 +164,10 @@ class ServerRun:
             model.restart()
             self.moments = self.optimiser.init()
 
-    def record(self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics) -> None:
-        """Count the round, and write down what happened."""
+    def record(
+        self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics
+    ) -> dict[str, Any]:
+        """Count the round and write down what happened; return its row of rounds.jsonl."""
         training = diagnostics.phase == "train"
         self.trained += training
         columns = self.totals.count(
@@ -182,7 +178,27 @@ class ServerRun:
             bytes_down=asked.bytes,
             server_bytes=self.state.nbytes,
         )
-        self.store.record(number, asked, reading, diagnostics, columns)
+        losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
+        row = round_row(
+            number,
+            diagnostics,
+            asked=len(asked.requests.everyone),
+            failed=len(reading.failed),
+            **columns,
+            train_loss=float(np.mean(losses)) if losses else None,
+        )
+        extras = {
+            reply.client: {
+                "node": f"node-{node}",
+                "loss": reply.loss,
+                "steps": reply.numbers["steps"],
+                "reported": reply.reported,
+            }
+            for node, reply in reading.usable.items()
+        }
+        rows = client_rows(number, diagnostics, set(asked.requests.collect), extras)
+        self.store.record(row, rows + refused_rows(number, reading.failed, event="failed"))
+        return row
 
     def end_round(self, number: int) -> ArrayRecord:
         """The round is complete: save everything, and return the model."""
@@ -211,7 +227,7 @@ class ServerRun:
         if not self.begun:
             self._leaving += names
         elif round_under_way:
-            self._leaving += self.identities.leavers(names, self.clients.members)
+            self._leaving += self.identities.leavers(names, self.state.clients.members)
         else:
             with self.store.opened():
                 self._leaving += names
@@ -220,7 +236,7 @@ class ServerRun:
     def let_leave(self, *, save: bool = False) -> None:
         """Remove the clients that were to leave, and `save` if there were any."""
         names, self._leaving = self._leaving, []
-        leavers = self.identities.leavers(names, self.clients.members) if names else []
+        leavers = self.identities.leavers(names, self.state.clients.members) if names else []
         if leavers:
             self.state = self.rule.leave(self.state, leavers)
             self.identities.forget(leavers)

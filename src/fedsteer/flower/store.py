@@ -8,23 +8,18 @@ no finished round is lost, and none is recorded twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import flwr
-import numpy as np
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.flower.asking import Asked
 from fedsteer.flower.metrics import accuracy_and_loss
-from fedsteer.flower.replies import Reading
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import plain
 from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
-from fedsteer.records.rows import client_rows, refused_rows, round_row
-from fedsteer.rules import Diagnostics
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
@@ -82,34 +77,12 @@ class RunStore:
         self.close_round()
         self._round_began = time.perf_counter()
 
-    def record(
-        self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics, columns: Row
-    ) -> None:
-        """Keep the row of a round that has been aggregated, and write those of its clients."""
-        if self.records is None:
-            return
-        losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
-        row = round_row(
-            number,
-            diagnostics,
-            asked=len(asked.requests.everyone),
-            failed=len(reading.failed),
-            **columns,
-            train_loss=float(np.mean(losses)) if losses else None,
-        )
-        self.pending = plain(row)
-        extras = {
-            reply.client: {
-                "node": f"node-{node}",
-                "loss": reply.loss,
-                "steps": reply.numbers["steps"],
-                "reported": reply.reported,
-            }
-            for node, reply in reading.usable.items()
-        }
-        rows = client_rows(number, diagnostics, set(asked.requests.collect), extras)
-        for client_row in rows + refused_rows(number, reading.failed, event="failed"):
-            self.records.append("clients", client_row)
+    def record(self, row: Row, client_rows: Iterable[Row]) -> None:
+        """Write the rows of a round's clients; its own row waits for the evaluation."""
+        if self.records is not None:
+            self.pending = plain(row)
+            for client_row in client_rows:
+                self.records.append("clients", client_row)
 
     def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
         """Write a checkpoint of everything, atomically."""

@@ -179,12 +179,12 @@ class RuleStrategy(Strategy):
             used = dict(zip(diagnostics.clients, diagnostics.fresh, strict=True))
             fresh = [reply for reply in reading.usable.values() if used.get(reply.client)]
             run.take_step(step, fresh)
-        run.record(server_round, asked, reading, diagnostics)
+        row = run.record(server_round, asked, reading, diagnostics)
         self._asked = None
         arrays = run.end_round(server_round)
         # If the user's function raises, the round is finished and on disk.
         metrics = self.train_metrics([r.content for r in fresh], key) if fresh else MetricRecord()
-        metrics.update(rule_metrics(diagnostics, failed=len(reading.failed)))
+        metrics.update(rule_metrics(row))
         return arrays, metrics
 
     def configure_evaluate(
@@ -242,6 +242,6 @@ class RuleStrategy(Strategy):
             hints.append(unmet_hint(named, met=run.identities.met() | answered))
         if not self._nameless_told and any(client.startswith("node-") for client in answered):
             self._nameless_told = True
-            hints.append(nameless_hint(run.clients.members, asked.online))
+            hints.append(nameless_hint(run.state.clients.members, asked.online))
         for hint in filter(None, hints):
             log(WARNING, "fedsteer: %s", hint)

@@ -105,11 +105,10 @@ class RecordWriter:
         if not path.exists():
             return None
         arrays, meta = read_checkpoint(path)
-        run = meta.get("run", meta.get("simulation"))  # as runs of the simulator once called it
-        if run is None or "offsets" not in meta or "seconds" not in meta:
-            raise DataError(f"{path} is not the checkpoint of a run of this version of fedsteer")
+        if not {"run", "offsets", "seconds"} <= meta.keys():
+            raise DataError(f"{path} is from another version of fedsteer; use that or start over")
         self._earlier_seconds, self._began = meta["seconds"], time.perf_counter()
-        return Checkpoint(arrays=arrays, run=run, offsets=meta["offsets"])
+        return Checkpoint(arrays=arrays, run=meta["run"], offsets=meta["offsets"])
 
     def manifest(self, value: Mapping[str, Any], **environment: Any) -> None:
         """Write what is run, by which version, when and where; `environment` adds to the latter.
