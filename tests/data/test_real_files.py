@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
 import pytest
 
 from fedsteer.data import check, label_groups, load
@@ -25,9 +26,10 @@ def test_published_files(name: str) -> None:
         pytest.skip(report.problem)
     assert report.ok, report.problem
     train, test = EXPECTED[name]
+    assert report.dataset is not None
     if train is not None:
-        assert set(report.train_per_class) == {train}
-        assert set(report.test_per_class) == {test}
+        assert set(np.bincount(report.dataset.train_labels)) == {train}
+        assert set(np.bincount(report.dataset.test_labels)) == {test}
 
 
 @pytest.mark.skipif("FEDSTEER_DATA" not in os.environ, reason="FEDSTEER_DATA is not set")

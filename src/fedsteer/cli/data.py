@@ -1,4 +1,4 @@
-"""`fedsteer data`: what data sets there are, whether they are whole, and getting them."""
+"""`fedsteer data`: list, check and fetch data sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="what there is").set_defaults(names=[])
     for action, words, many in (
-        ("check", "whether the files are there and whole; without a name, of all data sets", "*"),
+        ("check", "verify the files; without a name, of all data sets", "*"),
         ("fetch", "download the official files", "+"),
     ):
         own = actions.add_parser(action, help=words, description=words[0].upper() + words[1:] + ".")
@@ -59,7 +59,7 @@ def execute(options: argparse.Namespace) -> int:
         found = check(name, folder=options.folder)
         whole &= found.ok or not options.names
         print(f"{name}: {found.state}" + (f", {found.problem}" if found.problem else ""))
-        if found.ok:
-            train, test = sum(found.train_per_class), sum(found.test_per_class)
+        if found.dataset is not None:
+            train, test = len(found.dataset.train_labels), len(found.dataset.test_labels)
             print(f"  {train:,} training and {test:,} test images in {found.folder or 'memory'}")
     return 0 if whole else 2

@@ -7,7 +7,7 @@
     dataset              `Dataset`: images and labels, scaled to [0, 1] on request
     files, formats       unpacking and verifying files; IDX, CIFAR binary, index lists
     partition            `Partition`, `PartitionOptions`, `who_holds_what`
-    partition_*, quotas  `label_groups` (the paper's), `dirichlet`, `shards`, `iid`
+    partition_*          `label_groups` (the paper's), `dirichlet`, `shards`, `iid`
 
 Everything is NumPy; scikit-learn and pooch are imported by the functions that need them.
 """

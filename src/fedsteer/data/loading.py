@@ -8,13 +8,31 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from fedsteer.data.catalogue import source_of
-from fedsteer.data.dataset import Dataset, Labels
+from fedsteer.data.dataset import Dataset
 from fedsteer.data.files import File, read_all, verify
 from fedsteer.data.source import Source
 from fedsteer.errors import ConfigurationError, DataError, unknown
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `check` found."""
+
+    name: str
+    state: Literal["ok", "missing", "damaged"]
+    problem: str = ""  # one line, empty if the state is ok
+    folder: Path | None = None  # of its files
+    dataset: Dataset | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the data set can be used."""
+        return self.state == "ok"
+
+
+class _NotFound(DataError):
+    """No folder has the files of a data set."""
 
 
 def load(
@@ -31,36 +49,8 @@ def load(
 
     >>> images, labels = load("digits").test()
     """
-    source = source_of(name)
-    made_here = _made_here(source, options or {})
-    if made_here is not None:
-        return made_here
-    refused: DataError | None = None
-    for paths in find(source, folder):
-        try:
-            return _read(paths, source)
-        except DataError as error:  # perhaps of another data set: some share file names
-            refused = refused or error
-    raise refused or not_found(source, folder)
-
-
-@dataclass(frozen=True)
-class CheckReport:
-    """What `check` found. `files` maps each file to its size on disk in bytes."""
-
-    name: str
-    state: Literal["ok", "missing", "damaged"]
-    problem: str = ""  # one line, empty if the state is ok
-    folder: Path | None = None
-    files: tuple[tuple[str, int], ...] = ()
-    checksums: tuple[tuple[str, str], ...] = ()  # file -> SHA-256 of its unpacked content
-    train_per_class: tuple[int, ...] = ()
-    test_per_class: tuple[int, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether the data set can be used."""
-        return self.state == "ok"
+    dataset, _ = _load(source_of(name), folder, options or {})
+    return dataset
 
 
 def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckReport:
@@ -69,15 +59,48 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
     Problems are reported, not raised; only an unknown name is an error.
     """
     source = source_of(name)
+    try:
+        dataset, where = _load(source, folder, {})
+    except (ConfigurationError, _NotFound) as error:  # a package or the files are missing
+        return CheckReport(name, "missing", str(error))
+    except DataError as error:
+        return CheckReport(name, "damaged", str(error))
+    return CheckReport(name, "ok", folder=where, dataset=dataset)
+
+
+def _load(
+    source: Source, folder: str | os.PathLike[str] | None, options: Mapping[str, Any]
+) -> tuple[Dataset, Path | None]:
+    """The data set, and the folder of its files."""
+    if options and source.options is None:
+        raise ConfigurationError("data.options are for the made-up data set only")
+    if source.options is not None:
+        known = [entry.name for entry in fields(source.options)]
+        for name in options:
+            if name not in known:
+                raise unknown("option of the made-up data", name, known)
     if source.make is not None:
-        return _examine(source, [])
-    worse: CheckReport | None = None
-    for paths in find(source, folder):
-        report = _examine(source, paths)
-        if report.ok:
-            return report
-        worse = worse or report
-    return worse or CheckReport(name, "missing", str(not_found(source, folder)))
+        return source.make(**options), None
+    refused: DataError | None = None
+    for paths in _find(source, folder):
+        try:
+            return _read(paths, source), paths[0].parent
+        except DataError as error:  # perhaps of another data set: some share file names
+            refused = refused or error
+    raise refused or _not_found(source, folder)
+
+
+def _read(paths: list[Path], source: Source) -> Dataset:
+    contents = read_all(paths)
+    # Parse before verifying: "truncated" helps a user more than an unequal checksum.
+    assert source.reader is not None
+    parts = source.reader(contents, source.classes)
+    for file, content in zip(source.files, contents, strict=True):
+        verify(file, content)
+    checksums = {
+        file.name: content.sha256 for file, content in zip(source.files, contents, strict=True)
+    }
+    return Dataset(source.name, *parts, classes=source.classes, checksums=checksums)
 
 
 def cache_folder(name: str) -> Path:
@@ -98,7 +121,7 @@ def searched_folders(source: Source, folder: str | os.PathLike[str] | None = Non
     return folders
 
 
-def find(source: Source, folder: str | os.PathLike[str] | None = None) -> Iterator[list[Path]]:
+def _find(source: Source, folder: str | os.PathLike[str] | None = None) -> Iterator[list[Path]]:
     """The files of a data set in the catalogue's order, from each folder that has them all."""
     for candidate in searched_folders(source, folder):
         paths = [_found(candidate, file) for file in source.files]
@@ -107,7 +130,7 @@ def find(source: Source, folder: str | os.PathLike[str] | None = None) -> Iterat
             yield complete
 
 
-def not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> DataError:
+def _not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> _NotFound:
     """The error for a data set that was not found; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
     remedy = "it cannot be downloaded; put its files into one of these"
@@ -117,58 +140,9 @@ def not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> D
         remedy += (
             f"; or use {source.instead}, which can be downloaded: --set data.name={source.instead}"
         )
-    return DataError(f"{source.name} not found in {places}; {remedy}")
+    return _NotFound(f"{source.name} not found in {places}; {remedy}")
 
 
 def _found(folder: Path, file: File) -> Path | None:
     candidates = (folder / (file.name + packing) for packing in file.packings)
     return next((path for path in candidates if path.is_file()), None)
-
-
-def _made_here(source: Source, options: Mapping[str, Any]) -> Dataset | None:
-    """A data set that needs no files, with checked options."""
-    if options and source.options is None:
-        raise ConfigurationError("data.options are for the made-up data set only")
-    if source.options is not None:
-        known = [entry.name for entry in fields(source.options)]
-        for name in options:
-            if name not in known:
-                raise unknown("option of the made-up data", name, known)
-    return None if source.make is None else source.make(**options)
-
-
-def _read(paths: list[Path], source: Source) -> Dataset:
-    contents = read_all(paths)
-    # Parse before verifying: "truncated" helps a user more than an unequal checksum.
-    assert source.reader is not None
-    parts = source.reader(contents, source.classes)
-    for file, content in zip(source.files, contents, strict=True):
-        verify(file, content)
-    checksums = {
-        file.name: content.sha256 for file, content in zip(source.files, contents, strict=True)
-    }
-    return Dataset(source.name, *parts, classes=source.classes, checksums=checksums)
-
-
-def _examine(source: Source, paths: list[Path]) -> CheckReport:
-    where = paths[0].parent if paths else None
-    files = tuple((path.name, path.stat().st_size) for path in paths)
-    try:
-        dataset = _made_here(source, {}) or _read(paths, source)
-    except ConfigurationError as error:  # the package that carries it is not installed
-        return CheckReport(source.name, "missing", str(error))
-    except DataError as error:
-        return CheckReport(source.name, "damaged", str(error), folder=where, files=files)
-    return CheckReport(
-        source.name,
-        "ok",
-        folder=where,
-        files=files,
-        checksums=tuple(dataset.checksums.items()),
-        train_per_class=_per_class(dataset.train_labels, dataset.classes),
-        test_per_class=_per_class(dataset.test_labels, dataset.classes),
-    )
-
-
-def _per_class(labels: Labels, classes: int) -> tuple[int, ...]:
-    return tuple(int(count) for count in np.bincount(labels, minlength=classes))

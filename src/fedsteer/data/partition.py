@@ -1,9 +1,9 @@
-"""Who holds which training points, and what all partitions share: options and checks."""
+"""Who holds which training points, and what partitions share: options, checks, draws."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -118,6 +118,41 @@ def checked_points(points: int | None, replace: bool, available: int) -> None:
             )
     elif not 1 <= points <= available:
         raise ConfigurationError(f"points must lie in 1..{available}, got {points}")
+
+
+def spread_evenly(
+    points: int, room: Indices, used: Indices, rng: np.random.Generator
+) -> Indices | None:
+    """Divide `points` over labels as evenly as their `room` allows; None if it is too small.
+
+    Odd points go to the labels least `used` so far, in random order among equals, so over many
+    clients all labels are used equally.
+    """
+    if points > room.sum():
+        return None
+    quota = np.zeros_like(room)
+    while points:
+        unfilled = np.flatnonzero(quota < room)
+        if points < len(unfilled):
+            unfilled = rng.permutation(unfilled)
+            unfilled = unfilled[np.argsort(used[unfilled], kind="stable")][:points]
+        step = np.minimum(max(1, points // len(unfilled)), (room - quota)[unfilled])
+        quota[unfilled] += step
+        points -= int(step.sum())
+    return quota
+
+
+def draw_distinct(
+    pools: list[Indices], kinds: Iterable[int], quota: Indices, rng: np.random.Generator
+) -> Indices:
+    """`quota` distinct points of the pool of each label in `kinds`; the pools stay as they are."""
+    return np.concatenate(
+        [
+            pools[kind][rng.choice(len(pools[kind]), count, replace=False, shuffle=False)]
+            for kind, count in zip(kinds, quota, strict=True)
+            if count
+        ]
+    )
 
 
 def _counts(indices: Sequence[Indices], labels: Indices) -> Indices:

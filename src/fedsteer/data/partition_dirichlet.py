@@ -19,9 +19,10 @@ from fedsteer.data.partition import (
     PartitionOptions,
     checked_labels,
     checked_points,
+    draw_distinct,
     partition_of,
+    spread_evenly,
 )
-from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
 

@@ -20,9 +20,10 @@ from fedsteer.data.partition import (
     Partition,
     PartitionOptions,
     checked_labels,
+    draw_distinct,
     partition_of,
+    spread_evenly,
 )
-from fedsteer.data.quotas import draw_distinct, spread_evenly
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
 
