@@ -15,15 +15,17 @@ from fedsteer.records import Run
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.executors import processes
 from fedsteer.simulate.executors.lockstep import batches_that_fit, run_together, shares
-from fedsteer.simulate.runner import OpenRun, Progress, run_cell
+from fedsteer.simulate.runner import OpenRun, Progress, open_run, run_cell
 from tests.simulate.small import cell_of, small
 
 ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
 
 
-def opened(folder: Path, name: str, seed: int, resume: bool = False, rate: float = 0.1) -> OpenRun:
+def opened(
+    folder: Path, name: str, seed: int, resume: bool = False, rate: float = 0.1
+) -> OpenRun | None:
     experiment = small({"training.rate": rate})
-    return OpenRun(cell_of(experiment, name, folder / f"{name}-{seed}", seed), resume)
+    return open_run(cell_of(experiment, name, folder / f"{name}-{seed}", seed), resume)
 
 
 def test_together_equals_alone(tmp_path: Path) -> None:
@@ -49,7 +51,7 @@ def test_finished_runs_are_left_alone_and_the_others_end(tmp_path: Path) -> None
     run_together([opened(tmp_path, "fedavg", 0)])
     before = (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes()
     again = opened(tmp_path, "fedavg", 0, resume=True)
-    assert again.simulation is None
+    assert again is None
     run_together([again, opened(tmp_path, "fedvarp", 0)])
     assert (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes() == before
     assert Run(tmp_path / "fedvarp-0").finished

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT, FAILURE
 from fedsteer.simulate.cells import plan_cells
-from fedsteer.simulate.executors import parcel as parcels
-from fedsteer.simulate.executors.parcel import pack, unpack
-from fedsteer.simulate.executors.task import Task, carry_out
+from fedsteer.simulate.executors import task as tasks
+from fedsteer.simulate.executors.task import Task, carry_out, pack, unpack
 from fedsteer.simulate.runner import run_cell
 from tests.simulate.small import cell_of, exact_files, run_small, small, stopped_run
 
@@ -52,7 +51,7 @@ def test_a_run_that_goes_on_while_it_is_packed_does_no_harm(
             shutil.copytree(tmp_path / "later", tmp_path / "there", dirs_exist_ok=True)
         return content
 
-    monkeypatch.setattr(parcels.np, "fromfile", read_and_go_on)
+    monkeypatch.setattr(tasks.np, "fromfile", read_and_go_on)
     parcel = pack(tmp_path / "there")
     monkeypatch.undo()
     unpack(parcel, tmp_path / "here")
@@ -67,7 +66,7 @@ def test_a_kill_while_unpacking_never_leaves_a_broken_run(
     stopped_run(tmp_path / "here", after=3)
     run_small(tmp_path / "whole", "fedsteer")
     parcel = pack(tmp_path / "whole")
-    write = parcels.write_atomically
+    write = tasks.write_atomically
     for survives in range(len(parcel)):
         written = 0
 
@@ -78,12 +77,12 @@ def test_a_kill_while_unpacking_never_leaves_a_broken_run(
             written += 1
             write(path, content)
 
-        monkeypatch.setattr(parcels, "write_atomically", dies)
+        monkeypatch.setattr(tasks, "write_atomically", dies)
         with pytest.raises(OSError, match="killed"):
             unpack(parcel, tmp_path / "here")
         assert not Run(tmp_path / "here").finished
         copy = tmp_path / f"copy-{survives}"
-        monkeypatch.setattr(parcels, "write_atomically", write)
+        monkeypatch.setattr(tasks, "write_atomically", write)
         unpack(pack(tmp_path / "here"), copy)
         run_small(copy, "fedsteer", resume=True)
         assert exact_files(copy) == exact_files(tmp_path / "whole")
@@ -109,5 +108,14 @@ def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> Non
 
 def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:
     cell = plan_cells(small(), ["fedavg"], tmp_path)[0]
-    outcome = carry_out(Task(0, 1, cell, 1, None, 20.0, version="0.0.1"), None)
-    assert outcome.parcel is None and "the runs are of 0.0.1" in outcome.problem
+    task = Task(
+        number=0,
+        attempt=1,
+        cell=cell,
+        torch_threads=1,
+        parcel=None,
+        send_every=20.0,
+        version="0.0.1",
+    )
+    result = carry_out(task, None)
+    assert result.parcel is None and "the runs need 0.0.1" in result.problem

@@ -338,9 +338,10 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runner, "PATIENCE", 0.0)
     experiment = small()
     cell = cell_of(experiment, "fedavg", tmp_path)
-    first = runner.OpenRun(cell)
+    first = runner.open_run(cell)
+    assert first is not None
     with pytest.raises(ConfigurationError, match="another process is still writing"):
-        runner.OpenRun(cell, resume=True)
+        runner.open_run(cell, resume=True)
     first.close()
     assert run_cell(cell, resume=True).finished
 
@@ -356,5 +357,5 @@ def test_a_run_that_ended_while_another_waited_is_left_as_it_is(
         run_cell(cell, resume=True)
 
     monkeypatch.setattr(RecordWriter, "claim", ends_meanwhile)
-    assert runner.OpenRun(cell, resume=True).simulation is None
+    assert runner.open_run(cell, resume=True) is None
     assert len(Run(tmp_path).rounds) == experiment.run.rounds

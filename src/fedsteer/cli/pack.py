@@ -68,11 +68,11 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError("--command goes with --sheet")
     sheet = None
     if options.sheet is not None:
-        from fedsteer.simulate.sheet import READINGS, load_sheet
+        from fedsteer.simulate.paper_table import READINGS, load_paper_table
 
-        sheet = load_sheet(options.sheet).record(options.made_by or "")
+        sheet = load_paper_table(options.sheet).record(options.made_by or "")
         for reading in READINGS:  # which one it was shows in the names of the runs' experiments
-            sheet["paper"] |= load_sheet(options.sheet, reading=reading).record()["paper"]
+            sheet["paper"] |= load_paper_table(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)
     there = len(find_runs(*options.folders))
     count = pack_records(options.folders, options.out, clients=options.clients, sheet=sheet)

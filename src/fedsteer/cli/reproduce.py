@@ -64,12 +64,12 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.records.sheets import SHEET
     from fedsteer.report import write_files, write_page
     from fedsteer.simulate.experiment_files import parse_settings
-    from fedsteer.simulate.sheet import load_sheet, shipped_sheets
+    from fedsteer.simulate.paper_table import load_paper_table, shipped_paper_tables
 
     if options.name == "list":
         if options.only:
             raise ConfigurationError("--only goes with the name of a table or figure")
-        for name, text in shipped_sheets().items():
+        for name, text in shipped_paper_tables().items():
             print(f"{name:<16}{text.splitlines()[0].removeprefix('# ')}")
         return 0
     for name in ("seeds", "rounds"):
@@ -78,7 +78,7 @@ def execute(options: argparse.Namespace) -> int:
     settings = {"run.device": options.device} | parse_settings(options.set)
     if options.rounds is not None:
         settings["run.rounds"] = options.rounds
-    sheet = load_sheet(
+    paper_table = load_paper_table(
         options.name,
         reading=options.reading,
         settings=settings,
@@ -87,26 +87,26 @@ def execute(options: argparse.Namespace) -> int:
         smoke=options.smoke,
     )
     for setting in settings:
-        idle = [column.experiment.without_effect([setting]) for column in sheet.columns]
+        idle = [column.experiment.without_effect([setting]) for column in paper_table.columns]
         if all(idle):
             raise ConfigurationError(str(idle[0]))
     out = writable(options.out or Path("runs", _folder(options)))
     before = read_sheet(out)
-    if before is not None and before.get("name") != sheet.name:
+    if before is not None and before.get("name") != paper_table.name:
         print(
             f"{out} held {before.get('name')}: its table, figure and page are replaced, its runs "
             "stay",
             file=sys.stderr,
         )
-    record = _with_earlier(sheet.record(_command(options)), before)
+    record = _with_earlier(paper_table.record(_command(options)), before)
     write_json(out / SHEET, record)
-    cells = sheet.cells(out)
+    cells = paper_table.cells(out)
     runs = run_cells(cells, options, _name)
     if runs is None:
         return 130
     # Columns that another call ran stand in the same table; runs of another table do not.
     everything = runs_of_sheet(find_runs(out), record)
-    page = write_page(everything, out / "report.html", title=sheet.title, paper_table=record)
+    page = write_page(everything, out / "report.html", title=paper_table.title, paper_table=record)
     written = write_files(everything, record, out)  # last: the pictures need matplotlib
     print((out / "table.md").read_text())
     print("\n".join(f"wrote {path}" for path in (*written, page)))

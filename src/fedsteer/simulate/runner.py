@@ -59,53 +59,14 @@ class Interrupted(Exception):
 
 
 class OpenRun:
-    """A run in progress in its folder: keeps results, takes checkpoints, finishes.
+    """A run in progress in its folder: keeps results, takes checkpoints, finishes."""
 
-    If the folder holds the same run, `resume` continues it; without `resume` it is refused.
-    `simulation` is None if the run was finished before. `torch_threads` overrides the static rule
-    without being part of the experiment, for runs that another machine decided about.
-    """
-
-    def __init__(self, cell: Cell, resume: bool = False, torch_threads: int = 0) -> None:
+    def __init__(self, cell: Cell, simulation: Simulation, records: RecordWriter) -> None:
         self.folder, self.every = cell.folder, cell.experiment.run.checkpoint_every
-        self.simulation: Simulation | None = None
-        found = found_run(cell, resume)
-        if found.finished:
-            return
-
-        def simulation(settings: Experiment) -> Simulation:
-            world = build_world(settings, cell.seed, cell.rule.everybody)
-            return Simulation(world, cell.rule.build(cell.experiment, cell.seed, world.reported))
-
-        settings = _as_before(cell.experiment, found, torch_threads)
-        self.simulation = simulation(settings)
-        self.records = RecordWriter(cell.folder)
-        try:
-            self.records.claim(PATIENCE)
-            # Another process may have written here while this one waited.
-            found = found_run(cell, resume)
-            if found.finished:
-                self.close()
-                self.simulation = None
-                return
-            if (now := _as_before(cell.experiment, found, torch_threads)) != settings:
-                self.simulation = simulation(now)
-            if (cell.folder / CHECKPOINT).exists():
-                same_data(found, self.simulation.world)
-            resumed = self._restore()
-            found.rows("rounds")  # raises if they are damaged: now, not after all rounds
-        except BaseException:
-            self.records.close()
-            raise
-        (cell.folder / FAILURE).unlink(missing_ok=True)
-        if not resumed:
-            world = replace(self.simulation.world, experiment=cell.experiment)
-            device = cell.experiment.run.device
-            self.records.manifest(manifest(world, cell.rule), **environment(device))
+        self.simulation, self.records = simulation, records
 
     def keep(self, result: RoundResult) -> None:
         """Write down a finished round."""
-        assert self.simulation is not None
         self.records.append("rounds", result.row)
         self.records.append("timing", result.timing)
         for row in result.clients:
@@ -115,13 +76,11 @@ class OpenRun:
 
     def save(self) -> None:
         """Take a checkpoint."""
-        assert self.simulation is not None
         self.records.save(*self.simulation.pack())
 
     def finish(self) -> None:
         """All rounds are done."""
         simulation = self.simulation
-        assert simulation is not None
         # Only the model: the state of rules that keep an update of every client is large.
         write_checkpoint(self.folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
         if simulation.watched:
@@ -142,12 +101,10 @@ class OpenRun:
 
     def close(self) -> None:
         """Close the files."""
-        if self.simulation is not None:
-            self.records.close()
+        self.records.close()
 
     def progress(self, result: RoundResult) -> Progress:
         """How far the run is after this round."""
-        assert self.simulation is not None
         return Progress(
             trained=self.simulation.trained,
             rounds=self.simulation.world.experiment.run.rounds,
@@ -157,19 +114,58 @@ class OpenRun:
             accuracy=self.simulation.last.get("accuracy"),
         )
 
-    def _restore(self) -> bool:
-        """Go back to the checkpoint, if there is one; else to an empty folder."""
-        assert self.simulation is not None
-        found = self.records.load()
-        if found is None:
-            self.records.erase()
-            return False
-        try:
-            self.simulation.restore(found.arrays, found.run)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{self.folder / CHECKPOINT} is damaged: {error!r}") from error
-        self.records.rewind(found.offsets)
-        return True
+
+def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRun | None:
+    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished.
+
+    `torch_threads` overrides the static rule without being part of the experiment, for runs that
+    another machine decided about.
+    """
+    found = found_run(cell, resume)
+    if found.finished:
+        return None
+    settings = _as_before(cell.experiment, found, torch_threads)
+    simulation = _simulation(cell, settings)  # a mistake shows before a folder is made
+    records = RecordWriter(cell.folder)
+    try:
+        records.claim(PATIENCE)
+        found = found_run(cell, resume)  # another process may have written here meanwhile
+        if found.finished:
+            records.close()
+            return None
+        if (now := _as_before(cell.experiment, found, torch_threads)) != settings:
+            simulation = _simulation(cell, now)
+        if (cell.folder / CHECKPOINT).exists():
+            same_data(found, simulation.world)
+        resumed = _restore(simulation, records)
+        found.rows("rounds")  # raises if they are damaged: now, not after all rounds
+    except BaseException:
+        records.close()
+        raise
+    (cell.folder / FAILURE).unlink(missing_ok=True)
+    if not resumed:
+        world = replace(simulation.world, experiment=cell.experiment)
+        records.manifest(manifest(world, cell.rule), **environment(cell.experiment.run.device))
+    return OpenRun(cell, simulation, records)
+
+
+def _simulation(cell: Cell, settings: Experiment) -> Simulation:
+    world = build_world(settings, cell.seed, cell.rule.everybody)
+    return Simulation(world, cell.rule.build(cell.experiment, cell.seed, world.reported))
+
+
+def _restore(simulation: Simulation, records: RecordWriter) -> bool:
+    """Go back to the checkpoint if there is one, else to an empty folder."""
+    found = records.load()
+    if found is None:
+        records.erase()
+        return False
+    try:
+        simulation.restore(found.arrays, found.run)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{records.folder / CHECKPOINT} is damaged: {error!r}") from error
+    records.rewind(found.offsets)
+    return True
 
 
 def run_cell(
@@ -185,8 +181,8 @@ def run_cell(
 
     `stop` is asked after every round and ends the run as a Ctrl-C would.
     """
-    run = OpenRun(cell, resume, torch_threads)
-    if run.simulation is None:
+    run = open_run(cell, resume, torch_threads)
+    if run is None:
         return Run(cell.folder)
     try:
         with polite() as stopping:

@@ -1,18 +1,18 @@
 """Runs on a Ray cluster: the one that RAY_ADDRESS names, or a new one on this machine.
 
-Every cell is a task that asks for as many CPUs as the run has threads (or for one GPU). It runs in
-a folder of the machine that Ray chose, and sends its files back: every new checkpoint, though not
-more often than every `SEND_EVERY` seconds, and all of them at its end. Only this process writes
-into a cell's folder. Therefore
+Every cell is a task that asks for as many CPUs as the run has threads, or for one GPU. It runs in a
+folder of the machine that Ray chose and sends its files back: new checkpoints at most every
+`SEND_EVERY` seconds, and everything at its end. Only this process writes into a cell's folder.
+Therefore
 
 - the cluster needs no shared file system, and `--out` is a folder here, as always;
-- resume is what it is everywhere, whichever way the runs were executed before;
-- a task that Ray gave up for lost, but that lives on beyond a broken line, can spoil nothing.
+- resume works the same everywhere, whichever executor ran before;
+- a task that Ray gave up for lost but that still runs behind a broken connection does no harm.
 
 The price is that large checkpoints travel (those of FedVARP hold N d numbers).
 
-A task whose machine or process is lost is sent out again with the last files that came back. This
-is done here and not by Ray's own retries, which would repeat it with its first arguments.
+If a machine or process is lost, its task is sent out again with the last files that came back.
+Ray's own retries would repeat it with its first arguments.
 """
 
 from __future__ import annotations
@@ -30,13 +30,20 @@ from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors import task as tasks
-from fedsteer.simulate.executors.parcel import pack, unpack
-from fedsteer.simulate.executors.task import Message, Office, Outcome, Task, carry_out
+from fedsteer.simulate.executors.task import (
+    Message,
+    Office,
+    Task,
+    TaskResult,
+    carry_out,
+    pack,
+    unpack,
+)
 from fedsteer.simulate.runner import Interrupted, Report, found_run, polite
 from fedsteer.simulate.world import build_world
 
 LOSSES = 3
-"""So often may a run be lost in a row without a checkpoint in between."""
+"""A run may be lost this often in a row without a checkpoint in between."""
 
 
 def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
@@ -54,7 +61,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
     if not missing:
         return
     ours = not ray.is_initialized()
-    with redirect_stdout(sys.stderr):  # what Ray says of lost workers is no result
+    with redirect_stdout(sys.stderr):  # what Ray says about lost workers is not our output
         if ours:
             _connect(ray)
         try:
@@ -84,9 +91,9 @@ class _Sweep:
         self.ray, self.cells, self.jobs, self.tell = ray, cells, jobs, tell
         self.threads = _threads(ray, cells, missing)
         self.waiting = deque(missing)
-        self.running: dict[Any, Task] = {}  # by reference to the outcome
-        self.under_way: dict[int, int] = {}  # number of a cell -> attempt that counts
-        self.heard: set[int] = set()  # whose task has begun
+        self.running: dict[Any, Task] = {}  # by reference to the result
+        self.under_way: dict[int, int] = {}  # number of a cell -> its current attempt
+        self.heard: set[int] = set()  # numbers of cells whose task has started
         self.losses = dict.fromkeys(missing, 0)
         self.attempts = 0
         self.stopped = False
@@ -95,7 +102,7 @@ class _Sweep:
         self.remote = ray.remote(carry_out)
 
     def run(self) -> None:
-        """Until nothing is left; after Ctrl-C, until what is under way has come back."""
+        """Until nothing is left; after Ctrl-C, until all running tasks have come back."""
         interrupted = False
         with polite() as stopping:
             try:
@@ -110,7 +117,7 @@ class _Sweep:
                 for reference in self.running:
                     self.ray.cancel(reference, force=True)
             except self.ray.exceptions.RayError as error:
-                lost = f"the Ray cluster is lost ({_first_line(error)}); the same command goes on"
+                lost = f"the Ray cluster is lost ({_first_line(error)}); the same command resumes"
                 raise FedsteerError(lost) from None
         if self.problem is not None:
             raise self.problem
@@ -118,7 +125,7 @@ class _Sweep:
             raise Interrupted
 
     def stop(self) -> None:
-        """Let what runs save itself and come back; forget what has not begun."""
+        """Let running tasks save their run and come back; cancel those that have not started."""
         if self.stopped:
             return
         self.stopped = True
@@ -137,7 +144,14 @@ class _Sweep:
             self.under_way[number] = self.attempts
             parcel = pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None
             threads = self.threads[number]
-            task = Task(number, self.attempts, cell, threads, parcel, tasks.SEND_EVERY)
+            task = Task(
+                number=number,
+                attempt=self.attempts,
+                cell=cell,
+                torch_threads=threads,
+                parcel=parcel,
+                send_every=tasks.SEND_EVERY,
+            )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
             remote = self.remote.options(num_cpus=max(1, threads), max_retries=0, **gpus)
             self.running[remote.remote(task, self.office)] = task
@@ -157,11 +171,11 @@ class _Sweep:
 
     def _hear(self, message: Message) -> None:
         if message.attempt != self.under_way.get(message.number):
-            return  # of a task that was given up for lost, or that has come back since
+            return  # from a task that was given up for lost or has come back since
         self.heard.add(message.number)
         cell = self.cells[message.number]
         if message.files:
-            # Gone with its machine: the parcel before counts.
+            # If it is lost with its machine, the parcel before it counts.
             with suppress(self.ray.exceptions.RayError):
                 unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
                 self.losses[message.number] = 0
@@ -170,20 +184,20 @@ class _Sweep:
 
     def _come_back(self, reference: Any, task: Task) -> None:
         try:
-            outcome: Outcome = self.ray.get(reference)
+            result: TaskResult = self.ray.get(reference)
         except self.ray.exceptions.TaskCancelledError:
             return
-        except self.ray.exceptions.RayTaskError as error:  # raised in the task: no loss, a bug
+        except self.ray.exceptions.RayTaskError as error:  # raised in the task: a bug, not a loss
             self._fail(_plain(error))
             return
         except self.ray.exceptions.RayError as error:
             self._lose(task, error)
             return
-        if outcome.parcel is None:
-            self._fail(ConfigurationError(outcome.problem))
+        if result.parcel is None:
+            self._fail(ConfigurationError(result.problem))
             return
-        unpack(outcome.parcel, task.cell.folder)
-        if not outcome.stopped:
+        unpack(result.parcel, task.cell.folder)
+        if not result.stopped:
             self.tell(task.cell, None)
         elif not self.stopped:  # by a signal to the machine, not by us
             self.waiting.append(task.number)
@@ -197,12 +211,12 @@ class _Sweep:
             self.waiting.append(task.number)
 
     def _fail(self, problem: Exception) -> None:
-        """The first problem ends the sweep; what is under way still comes back."""
+        """The first problem ends the sweep; running tasks still come back."""
         self.problem = self.problem or problem
         self.stop()
 
     def _near(self) -> dict[str, Any]:
-        """The office on this machine: if it is lost, so are we."""
+        """Where the office runs: on this machine, so it is lost only together with us."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = self.ray.get_runtime_context().get_node_id()
@@ -210,7 +224,7 @@ class _Sweep:
 
 
 def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
-    """Of every run, as this machine would take, so that the numbers are those of a run here.
+    """Threads of every run: those it would have on this machine, so that numbers are the same.
 
     0 on a GPU, where they do not matter.
     """
@@ -229,9 +243,9 @@ def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, i
             if key not in by_experiment:
                 by_experiment[key] = build_world(cell.experiment, 0).torch_threads
             threads = by_experiment[key]
-        if 0 < largest < threads:  # without any, machines come when they are asked for
+        if 0 < largest < threads:  # 0: machines join on demand
             raise ConfigurationError(
-                f"a run has {threads} threads and no machine of the Ray cluster so many CPUs; "
+                f"a run has {threads} threads, and no machine of the Ray cluster has as many CPUs; "
                 f"--set run.threads={largest:.0f} makes it fit"
             )
         found[number] = threads
@@ -239,11 +253,11 @@ def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, i
 
 
 def _plain(error: Any) -> Exception:
-    """What a task raised, in one line where it says what the user can do."""
+    """What a task raised, in one line if the user can do something about it."""
     if isinstance(error.cause, ModuleNotFoundError):
         return ConfigurationError(
-            f"the machines of the Ray cluster lack {error.cause.name!r}: every one needs the same "
-            "fedsteer with what the experiment imports"
+            f"the machines of the Ray cluster lack {error.cause.name!r}: each needs the same "
+            "fedsteer and what the experiment imports"
         )
     found: Exception = error
     return found

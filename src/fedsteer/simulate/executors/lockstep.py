@@ -20,7 +20,7 @@ from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, Report, polite
+from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, Report, open_run, polite
 from fedsteer.simulate.world import build_world
 from fedsteer.training import Engine
 
@@ -50,7 +50,7 @@ def run_in_lockstep(
         part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
         taken = {cell.folder for cell in part}
         left = [cell for cell in left if cell.folder not in taken]
-        runs = [OpenRun(cell, resume) for cell in part]
+        runs = [open_run(cell, resume) for cell in part]
         run_together(runs, partial(_tell_place, tell, part), stop)
         for cell in part:
             tell(cell, None)
@@ -72,18 +72,20 @@ def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:
 
 
 def run_together(
-    runs: Sequence[OpenRun], watch: Watch | None = None, stop: Callable[[], bool] | None = None
+    runs: Sequence[OpenRun | None],
+    watch: Watch | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> None:
     """All open runs to their end; `Interrupted` after a clean stop, which `stop` can ask for."""
-    open_runs = {place: run for place, run in enumerate(runs) if run.simulation is not None}
+    open_runs = {place: run for place, run in enumerate(runs) if run is not None}
     if not open_runs:
         return
     try:
-        engine = _shared_engine([_simulation(run) for run in open_runs.values()])
+        engine = _shared_engine([run.simulation for run in open_runs.values()])
         with polite() as stopping:
             while open_runs:
                 _one_round(engine, open_runs, watch)
-                for place in [p for p, run in open_runs.items() if _simulation(run).finished]:
+                for place in [p for p, run in open_runs.items() if run.simulation.finished]:
                     open_runs.pop(place).finish()
                 if (stopping() or (stop is not None and stop())) and open_runs:
                     for run in open_runs.values():
@@ -116,7 +118,7 @@ def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
 
 
 def _one_round(engine: Engine, runs: dict[int, OpenRun], watch: Watch | None) -> None:
-    asked = {place: _simulation(run).ask() for place, run in runs.items()}
+    asked = {place: run.simulation.ask() for place, run in runs.items()}
     trained = engine.train_orders([order for one in asked.values() for order in one.orders])
     first = 0
     for place, run in list(runs.items()):
@@ -124,7 +126,7 @@ def _one_round(engine: Engine, runs: dict[int, OpenRun], watch: Watch | None) ->
         part = trained.part(slice(first, last))
         first = last
         try:
-            result = _simulation(run).absorb(asked[place], part)
+            result = run.simulation.absorb(asked[place], part)
         except RoundRefused as error:  # one run that diverges must not cost the others
             runs.pop(place).fail(error)
             continue
@@ -148,11 +150,6 @@ def _shared_engine(simulations: Sequence[Simulation]) -> Engine:
                 f"{first.engine.name!r}: --set run.engine= chooses one for all that are new"
             )
     return first.engine
-
-
-def _simulation(run: OpenRun) -> Simulation:
-    assert run.simulation is not None
-    return run.simulation
 
 
 def _tell_place(tell: Report, part: Sequence[Cell], place: int, progress: Progress) -> None:

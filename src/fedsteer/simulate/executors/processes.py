@@ -1,8 +1,8 @@
 """Runs in parallel processes of this machine: one after the other, or in lock-step on a GPU.
 
-A stop reaches everybody: what the parent is told (Ctrl-C or SIGTERM, to it alone or to its whole
-group) it passes on, and every worker ends its round and saves it. Workers whose parent is gone do
-the same by themselves.
+A stop reaches all workers: the parent passes Ctrl-C or SIGTERM on, whether sent to it alone or to
+its process group, and every worker finishes its round and saves it. Workers whose parent has died
+do the same on their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedsteer.simulate.runner import (
 )
 
 TELL_EVERY = 0.5
-"""Seconds between two messages of a worker whose runs go in lock-step."""
+"""Seconds between two messages of a worker with runs in lock-step."""
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -39,11 +39,11 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 WITH_MASKS = hasattr(signal, "pthread_sigmask")  # Windows has none
 
 FOLLOW_EVERY = 0.5
-"""Seconds between two looks of a worker whether its parent is there."""
+"""Seconds between two checks of a worker that its parent is alive."""
 
 _messages: Any = None  # the queue of this worker process
-_halt: Any = None  # a byte that all share; not 0: stop after this round
-_busy = threading.Lock()  # held while a worker has a run in hand
+_halt: Any = None  # a byte that all share; if not 0, stop after this round
+_busy = threading.Lock()  # held while a worker has a run
 
 
 def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
@@ -67,7 +67,7 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
             return stopping()
 
         try:
-            # Never more calls than workers: one that waits in the pool could not be stopped.
+            # Never more calls than workers: a call that waits in the pool could not be stopped.
             calls = _calls(cells, resume, jobs)
             for done in _one_after_another(pool, jobs, calls, say, stop):
                 for number in done.result():
@@ -75,7 +75,7 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
-            halt.value = True  # after an error of one: the others end their round and save it
+            halt.value = True  # after an error in one, the others finish their round and save it
             pool.shutdown(wait=True, cancel_futures=True)
         if stopping():
             raise Interrupted
@@ -83,8 +83,8 @@ def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Repor
 
 @contextmanager
 def no_stops() -> Iterator[None]:
-    """Processes that start now do not see signals to their group until `_start_worker`: while they
-    still import, nobody there would know what to do. To us they come a little later."""
+    """Processes that start now receive no signals until `_start_worker`: while they still import,
+    nothing there could handle one. Signals to this process arrive a little later."""
     if not WITH_MASKS:
         yield
         return
@@ -97,13 +97,13 @@ def no_stops() -> Iterator[None]:
 
 @contextmanager
 def one_thread_each(device: str) -> Iterator[None]:
-    """Beside a GPU, NumPy in processes that start now multiplies with one thread, not all cores.
+    """Beside a GPU, NumPy in processes that start now multiplies with one thread.
 
-    Its matrices are of size k; with a hundred columns the threads of several processes would spend
-    their time waiting for each other. On a CPU a run's threads are its own matter.
+    Its matrices are of size k; with a hundred columns the threads of several processes would wait
+    for each other most of the time. On a CPU, a run chooses its threads itself.
     """
     before = {name: os.environ.get(name) for name in BLAS_THREADS}
-    if device != "cpu" and not any(before.values()):  # what somebody chose stays
+    if device != "cpu" and not any(before.values()):  # unless the user chose
         os.environ.update(dict.fromkeys(before, "1"))
     try:
         yield
@@ -118,8 +118,8 @@ def one_thread_each(device: str) -> Iterator[None]:
 def _start_worker(messages: Any, halt: Any, parent: int) -> None:
     global _messages, _halt
     _messages, _halt = messages, halt
-    messages.cancel_join_thread()  # the end of a worker waits for no reader of its progress
-    # Signals may reach the whole process group: between runs a worker leaves them to the parent.
+    messages.cancel_join_thread()  # a worker ends even if its progress is not read
+    # Signals may reach the whole process group; between runs the parent handles them.
     for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     if WITH_MASKS:
@@ -128,7 +128,7 @@ def _start_worker(messages: Any, halt: Any, parent: int) -> None:
 
 
 def _follow(parent: int) -> None:
-    """Once the parent is gone, stop the run in hand as it would have, and end."""
+    """When the parent has died, stop the current run as it would have, and exit."""
     while os.getppid() == parent:
         sleep(FOLLOW_EVERY)
     _halt.value = True
@@ -173,7 +173,7 @@ def _stopped() -> bool:
 
 
 Call = tuple[Callable[..., list[int]], tuple[Any, ...]]
-"""What a worker is asked: a function and its arguments; the answer are numbers of cells."""
+"""What a worker is asked: a function and its arguments. It returns numbers of cells."""
 
 
 def _calls(cells: Sequence[Cell], resume: bool, jobs: int) -> list[Call]:
@@ -192,7 +192,7 @@ def _one_after_another(
     say: Callable[[], None],
     stop: Callable[[], bool],
 ) -> Iterator[Future[list[int]]]:
-    """Calls as they end, telling progress in between, and no more of them after a stop."""
+    """Calls as they end, reporting progress in between; no new ones after a stop."""
     left = deque(calls)
     waiting: set[Future[list[int]]] = set()
     while left or waiting:

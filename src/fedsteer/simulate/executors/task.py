@@ -1,7 +1,12 @@
 """One run as a task of a Ray cluster: the side of the machine that computes.
 
-The run takes place in a folder of that machine. Now and then the task sends word home, and its
-files where there is a new checkpoint; the answer says whether to stop.
+The run takes place in a folder of that machine. From time to time the task reports home, with its
+files if there is a new checkpoint; the answer says whether to stop.
+
+Files travel as a parcel. Packing reads the checkpoint first: records appended in the meantime are
+beyond the offsets it holds and are cut off on resume. Unpacking writes the checkpoint after the
+records, and the result last, so a kill in between leaves a folder that can be resumed or is
+finished, never a broken one.
 """
 
 from __future__ import annotations
@@ -13,36 +18,74 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedsteer import __version__
 from fedsteer.errors import FedsteerError
-from fedsteer.records.names import CHECKPOINT
+from fedsteer.records.files import write_atomically
+from fedsteer.records.names import (
+    ARRAYS,
+    CHECKPOINT,
+    FAILURE,
+    MANIFEST,
+    MODEL,
+    RESULT,
+    STREAMS,
+    stream_file,
+)
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.executors.parcel import Parcel, pack, unpack
 from fedsteer.simulate.runner import GAVE_UP, Interrupted, Progress, run_cell
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a run."""
 SEND_EVERY = 20.0
-"""Seconds between two parcels: what the loss of a machine costs at most, beside the rounds since
-the last checkpoint."""
+"""Seconds between two parcels. Losing a machine costs at most this, and the rounds since the last
+checkpoint."""
+
+Parcel = dict[str, NDArray[np.uint8]]
+"""File name -> content; arrays, because Ray moves those between processes without copies."""
+
+IN_ORDER = (
+    MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT,
+)  # fmt: skip
+
+
+def pack(folder: Path) -> Parcel:
+    """All files of a run as they are now."""
+    names = [CHECKPOINT, *(name for name in IN_ORDER if name != CHECKPOINT)]
+    return {
+        name: np.fromfile(folder / name, np.uint8) for name in names if (folder / name).exists()
+    }
+
+
+def unpack(parcel: Parcel, folder: Path) -> None:
+    """Make the run in `folder` what the parcel says, without an old reason to fail."""
+    if FAILURE not in parcel:
+        (folder / FAILURE).unlink(missing_ok=True)
+    for name in IN_ORDER:
+        if name in parcel:
+            write_atomically(folder / name, parcel[name].data)
+    if RESULT in parcel:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is sent out. `attempt` tells a run from one that was given up for lost."""
+    """A run to carry out. `attempt` tells it from an earlier one that was given up for lost."""
 
     number: int
     attempt: int
     cell: Cell
     torch_threads: int
-    parcel: Parcel | None  # an interrupted run to go on with
+    parcel: Parcel | None  # an interrupted run to resume
     send_every: float
     version: str = __version__
 
 
 @dataclass(frozen=True)
 class Message:
-    """What is told on the way. `files` holds a reference to a parcel, which may be large."""
+    """A report on the way. `files` holds a reference to a parcel, which may be large."""
 
     number: int
     attempt: int
@@ -51,7 +94,7 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskResult:
     """What comes back: the files, or why there are none."""
 
     parcel: Parcel | None
@@ -60,7 +103,7 @@ class Outcome:
 
 
 class Office:
-    """An actor that keeps messages until they are fetched, and knows whether to stop."""
+    """An actor that keeps messages until they are fetched and knows whether to stop."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -77,12 +120,12 @@ class Office:
         return taken
 
     def stop(self) -> None:
-        """From now on every message is answered by "stop"."""
+        """From now on, answer every message with "stop"."""
         self.stopping = True
 
 
 class Correspondent:
-    """Watches a run: tells the office where it stands, learns from it whether to stop."""
+    """Reports the progress of a run to the office and learns from it whether to stop."""
 
     def __init__(self, task: Task, folder: Path, office: Any) -> None:
         self.task, self.checkpoint, self.office = task, folder / CHECKPOINT, office
@@ -107,7 +150,7 @@ class Correspondent:
         self._tell(progress, files)
 
     def stop(self) -> bool:
-        """Whether an answer said so; never waits for one."""
+        """Whether an answer said to stop; never waits for one."""
         import ray
 
         if self.answers:
@@ -116,7 +159,8 @@ class Correspondent:
         return self.stopping
 
     def _tell(self, progress: Progress | None = None, files: tuple[Any, ...] = ()) -> None:
-        message = Message(self.task.number, self.task.attempt, progress, files)
+        task = self.task
+        message = Message(number=task.number, attempt=task.attempt, progress=progress, files=files)
         self.answers.append(self.office.tell.remote(message))
 
     def _stamp(self) -> int:
@@ -124,10 +168,10 @@ class Correspondent:
         return self.checkpoint.stat().st_mtime_ns if self.checkpoint.exists() else 0
 
 
-def carry_out(task: Task, office: Any) -> Outcome:
+def carry_out(task: Task, office: Any) -> TaskResult:
     """The whole run, on the machine that Ray chose."""
     if task.version != __version__:
-        return _problem(f"has fedsteer {__version__}, and the runs are of {task.version}")
+        return _problem(f"has fedsteer {__version__}, but the runs need {task.version}")
     cell, stopped = task.cell, False
     with TemporaryDirectory(prefix="fedsteer-") as name:
         folder = Path(name)
@@ -142,13 +186,15 @@ def carry_out(task: Task, office: Any) -> Outcome:
                 torch_threads=task.torch_threads,
             )
         except GAVE_UP:
-            pass  # the reason is in the parcel
+            pass  # the parcel holds the reason
         except Interrupted:
             stopped = True
         except (FedsteerError, OSError) as error:
             return _problem(f"says: {error}")
-        return Outcome(pack(folder), stopped)
+        return TaskResult(parcel=pack(folder), stopped=stopped)
 
 
-def _problem(words: str) -> Outcome:
-    return Outcome(None, problem=f"{platform.node()}, a machine of the Ray cluster, {words}")
+def _problem(words: str) -> TaskResult:
+    return TaskResult(
+        parcel=None, problem=f"{platform.node()}, a machine of the Ray cluster, {words}"
+    )

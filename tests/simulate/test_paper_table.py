@@ -14,7 +14,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.sheet import load_sheet, shipped_sheets
+from fedsteer.simulate.paper_table import load_paper_table, shipped_paper_tables
 from fedsteer.training.models import make_network
 
 NAMES = [
@@ -33,7 +33,7 @@ QUICK = {"reconstruction", "table2"}
 
 
 def test_all_of_them_are_shipped() -> None:
-    assert list(shipped_sheets()) == NAMES
+    assert list(shipped_paper_tables()) == NAMES
 
 
 @pytest.mark.parametrize("reading", ["paper", "authors"])
@@ -41,7 +41,7 @@ def test_all_of_them_are_shipped() -> None:
 def test_every_cell_can_be_built(name: str, reading: str, tmp_path: Path) -> None:
     if (name, reading) == ("differences", "authors"):
         pytest.skip("has both readings in itself")
-    sheet = load_sheet(name, reading=reading)
+    sheet = load_paper_table(name, reading=reading)
     assert sheet.cells(tmp_path)
     for column in sheet.columns:
         labels = {cell.rule.label for cell in sheet.cells(tmp_path)}
@@ -73,7 +73,7 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_authors_reading_flips_what_the_code_does_differently() -> None:
     paper, theirs = (
-        load_sheet("table1", reading=reading, only="fashion-mnist-0.9").columns[0].experiment
+        load_paper_table("table1", reading=reading, only="fashion-mnist-0.9").columns[0].experiment
         for reading in ("paper", "authors")
     )
     assert (paper.server.rate, theirs.server.rate) == (0.5, 1.0)
@@ -85,16 +85,16 @@ def test_authors_reading_flips_what_the_code_does_differently() -> None:
 
 def test_unknown_names() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'table1'"):
-        load_sheet("tabel1")
+        load_paper_table("tabel1")
     with pytest.raises(ConfigurationError, match="unknown column 'minst'"):
-        load_sheet("table1", only="minst")
+        load_paper_table("table1", only="minst")
     with pytest.raises(ConfigurationError, match="unknown reading"):
-        load_sheet("table1", reading="author")
+        load_paper_table("table1", reading="author")
 
 
 def test_the_practical_preset_and_the_equal_memory_rival_are_in_every_table(tmp_path: Path) -> None:
     for name in ("table1", "table2", "n500", "adaptive", "frequency"):
-        for column in load_sheet(name).columns:
+        for column in load_paper_table(name).columns:
             assert {"cluster_fedvarp", "fedsteer:practical"} <= set(column.experiment.rules), name
             options = column.experiment.options
             columns = options["fedsteer"]["core_size"]
@@ -102,16 +102,18 @@ def test_the_practical_preset_and_the_equal_memory_rival_are_in_every_table(tmp_
 
 
 def test_a_column_keeps_its_own_settings_in_the_authors_reading() -> None:
-    partition = load_sheet("n500", reading="authors").columns[0].experiment.partition
+    partition = load_paper_table("n500", reading="authors").columns[0].experiment.partition
     assert (partition.clients, partition.points) == (500, 60), "500 x 80 points do not exist"
-    assert load_sheet("table1", reading="authors").columns[0].experiment.partition.points == 80
+    assert (
+        load_paper_table("table1", reading="authors").columns[0].experiment.partition.points == 80
+    )
 
 
 def test_differences_go_from_the_text_to_the_code_and_back() -> None:
-    columns = {c.experiment.name: c.experiment for c in load_sheet("differences").columns}
+    columns = {c.experiment.name: c.experiment for c in load_paper_table("differences").columns}
     text, code = columns["text"], columns["code"]
     assert code == replace(
-        load_sheet("table1", only="emnist-0.9", reading="authors").columns[0].experiment,
+        load_paper_table("table1", only="emnist-0.9", reading="authors").columns[0].experiment,
         name=code.name,
         title=code.title,
         rules=code.rules,
@@ -128,11 +130,11 @@ def test_differences_go_from_the_text_to_the_code_and_back() -> None:
 
 def test_one_column_by_its_name_or_all_that_begin_so() -> None:
     def columns(only: str) -> list[str]:
-        return [c.experiment.name for c in load_sheet("differences", only=only).columns]
+        return [c.experiment.name for c in load_paper_table("differences", only=only).columns]
 
     assert columns("text") == ["text"] and len(columns("text-")) == 9
     with pytest.raises(ConfigurationError, match="compares readings itself"):
-        load_sheet("differences", reading="authors")
+        load_paper_table("differences", reading="authors")
 
 
 def flattened(experiment: Experiment) -> dict[str, Any]:
@@ -150,15 +152,15 @@ def flattened(experiment: Experiment) -> dict[str, Any]:
 
 
 def test_the_record_says_what_the_table_needs() -> None:
-    record = load_sheet("table2").record("fedsteer reproduce table2")
+    record = load_paper_table("table2").record("fedsteer reproduce table2")
     assert record["name"] == "table2" and record["commands"] == ["fedsteer reproduce table2"]
     assert record["about"].startswith("Table 2: core-set search with 20 random swap-in candidates")
     assert record["paper"]["fashion-mnist-0.9"]["fedsteer-nsub20"] == 0.537
     assert record["seeds"] == 8 and "fedsteer (practical)" in record["labels"]
-    small = load_sheet("table2", smoke=True).record()
+    small = load_paper_table("table2", smoke=True).record()
     assert small["paper"] == {"fashion-mnist-0.9": {}, "fashion-mnist-0.7": {}}
     assert "made-up images" in small["about"], "nothing to be compared with the paper"
-    assert {load_sheet(name).figure for name in NAMES} == {
+    assert {load_paper_table(name).figure for name in NAMES} == {
         "changes",
         "curves",
         "core-size",
@@ -168,13 +170,13 @@ def test_the_record_says_what_the_table_needs() -> None:
 
 
 def test_a_smoke_run_keeps_sizes_apart() -> None:
-    variants = load_sheet("coreset-size", smoke=True).columns[0].experiment.variants
+    variants = load_paper_table("coreset-size", smoke=True).columns[0].experiment.variants
     sizes = [entry["core_size"] for entry in variants.values() if entry["ridge"] == 0.5]
     assert sizes == sorted(set(sizes)) and sizes[-1] == 12
 
 
 def test_equally_frequent_clients_are_drawn(tmp_path: Path) -> None:
-    column = load_sheet("frequency", only="emnist-0.9").columns[0].experiment
+    column = load_paper_table("frequency", only="emnist-0.9").columns[0].experiment
     entry = find_rule(column, "fedsteer-frequent")
     odds = np.where(np.arange(100) % 2, 0.16, 0.04)
     chosen = []
@@ -217,7 +219,7 @@ def test_two_tables_in_one_folder_share_their_runs_and_nothing_else(
 
 @pytest.mark.parametrize("only", ["emnist-0.9", "fashion-mnist-0.9", "cifar-10-0.9"])
 def test_the_authors_search_on_the_last_bias(only: str) -> None:
-    experiment = load_sheet("table1", reading="authors", only=only).columns[0].experiment
+    experiment = load_paper_table("table1", reading="authors", only=only).columns[0].experiment
     shape = (3, 32, 32) if "cifar" in only else (1, 28, 28)
     classes = 47 if "emnist" in only and "fashion" not in only else 10
     network = make_network(experiment.model.name, shape, classes, experiment.model.options)

@@ -1,8 +1,8 @@
-"""A table or figure of the paper: several experiments side by side, with the published figures.
+"""A table or figure of the paper: several experiments side by side, with the published numbers.
 
-A sheet is a TOML file in `experiments/paper`: `rules`, `variants` and `seeds` for all, and one
-`[[columns]]` for each experiment, made from a shipped one by `set`, with what the paper printed. A
-column may have `rules` of its own, and `reading = "authors"` to begin at their code.
+Each is a TOML file in `experiments/paper`: `rules`, `variants` and `seeds` for all columns, and one
+`[[columns]]` per experiment, made from a shipped one by `set`, with the paper's numbers. A column
+may have `rules` of its own, and `reading = "authors"` to start from the authors' code.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SMOKE_MODELS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """One experiment of a sheet."""
+    """One experiment of a table."""
 
     experiment: Experiment
     published: dict[str, float]  # label -> accuracy in the paper
 
 
 @dataclass(frozen=True)
-class Sheet:
+class PaperTable:
     """What `fedsteer reproduce NAME` runs."""
 
     name: str
@@ -79,7 +79,7 @@ class Sheet:
         return sorted({entry.label for entry in entries})
 
     def record(self, command: str = "") -> dict[str, Any]:
-        """What the records keep, so that the table can be made from them alone."""
+        """What the records keep, so that the table can be made from records alone."""
         return {
             "name": self.name,
             "title": self.title,
@@ -92,7 +92,7 @@ class Sheet:
         }
 
 
-def shipped_sheets() -> dict[str, str]:
+def shipped_paper_tables() -> dict[str, str]:
     """Name -> TOML text of every table and figure."""
     folder = files("fedsteer") / "experiments" / "paper"
     entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
@@ -101,7 +101,7 @@ def shipped_sheets() -> dict[str, str]:
     }
 
 
-def load_sheet(
+def load_paper_table(
     name: str,
     *,
     reading: str = "paper",
@@ -109,21 +109,24 @@ def load_sheet(
     seeds: int | None = None,
     only: str | None = None,
     smoke: bool = False,
-) -> Sheet:
-    """A sheet by name. `settings` go over every column, `only` keeps columns that begin so."""
-    sheets = shipped_sheets()
-    if name not in sheets:
-        raise unknown("table or figure", name, sheets)
+) -> PaperTable:
+    """A table by name, with `settings` on top of every column.
+
+    `only` keeps the column of that name, or those whose names start with it.
+    """
+    tables = shipped_paper_tables()
+    if name not in tables:
+        raise unknown("table or figure", name, tables)
     if reading not in READINGS:
         raise unknown("reading", reading, READINGS)
-    table = tomllib.loads(sheets[name])
+    table = tomllib.loads(tables[name])
     wanted = [c for c in table["columns"] if c["name"] == only] or [
         c for c in table["columns"] if only is None or c["name"].startswith(only)
     ]
     if not wanted:
         raise unknown("column", str(only), [column["name"] for column in table["columns"]])
     if reading != "paper" and any("reading" in column for column in table["columns"]):
-        raise ConfigurationError(f"{name} compares readings itself: leave out --reading")
+        raise ConfigurationError(f"{name} compares readings itself; leave out --reading")
     columns = []
     for column in wanted:
         experiment = load_experiment(column["experiment"], column["set"])
@@ -147,10 +150,10 @@ def load_sheet(
             experiment = _smoke(experiment)
         published = {} if smoke else column.get("paper", {})
         columns.append(Column(experiment.changed(settings or {}), published))
-    title, about = table["title"], _about(sheets[name])
+    title, about = table["title"], _about(tables[name])
     if smoke:
         title, about = f"{title} (smoke test)", "A few clients and rounds on made-up images."
-    return Sheet(name, title, about, table["figure"], columns)
+    return PaperTable(name=name, title=title, about=about, figure=table["figure"], columns=columns)
 
 
 def _about(text: str) -> str:
@@ -164,7 +167,7 @@ def _about(text: str) -> str:
 
 
 def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Experiment:
-    """As their code has it; what makes a column what it is (500 clients with 60 points) stays."""
+    """As in the authors' code, with the column's own settings (500 clients, 60 points) on top."""
     text = (files("fedsteer") / "experiments" / "readings" / "authors.toml").read_text()
     table = tomllib.loads(text)
     theirs = table["all"]["set"] | table.get(base, {}).get("set", {})
@@ -172,7 +175,7 @@ def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Exper
 
 
 def _smoke(experiment: Experiment) -> Experiment:
-    """A few clients with small networks on made images: does everything run?"""
+    """A few clients with small networks on made-up images, to see whether everything runs."""
     model = experiment.model
     if model.name not in SMOKE_MODELS:
         raise ConfigurationError(f"--smoke does not know the model {model.name}")
