@@ -13,7 +13,7 @@ from fedsteer.rules.fedsteer import coordinates as module
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.geometry import Geometry
-from fedsteer.rules.fedsteer.ridge import pseudo_inverse, ridge_solve
+from fedsteer.rules.fedsteer.ridge import pseudo_inverse, ridge_solver
 from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
 from fedsteer.rules.fedsteer.rule import FedSteerMemory
 from fedsteer.steering.clients import enrol_population
@@ -272,7 +272,7 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         np.testing.assert_array_equal(space.columns.geometry.scaled, afresh.scaled)
         right = draw.standard_normal((K, 2))
         for solver in ("cholesky", "gradient"):
-            expected = ridge_solve(afresh.scaled, 0.5, afresh.scale[:, None] * right, solver)
+            expected = ridge_solver(afresh.scaled, 0.5, solver)(afresh.scale[:, None] * right)
             found = space.columns.geometry.solver(0.5, solver)(right)
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 

@@ -14,8 +14,12 @@ from fedsteer.rules.fedsteer.ridge import (
     condition,
     generalised_inverse,
     pseudo_inverse,
-    ridge_solve,
+    ridge_solver,
 )
+
+
+def ridge_solve(gram: Any, ridge: float, right: Any, method: str = "cholesky") -> Any:
+    return ridge_solver(gram, ridge, method)(right)
 
 
 def unit_gram(size: int, seed: int = 0, rank: int | None = None) -> Any:

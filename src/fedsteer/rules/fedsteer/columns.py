@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.geometry import Geometry, SteeredBeliefs, exchange
+from fedsteer.rules.fedsteer.geometry import Geometry, SteeredBeliefs
 from fedsteer.rules.fedsteer.ridge import generalised_inverse
 from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, kernels_for
 
 if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active
@@ -141,12 +141,12 @@ class Columns(Component):
             return None
         place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
-        exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
+        _exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
         before, both = gram.copy(), gram.copy()
         swaps = [(t.column, place[t.position]) for t in takeovers]
         for column, update in swaps:
             both[column] = across[:, update]
-        exchange(gram, across, result.gram, swaps)
+        _exchange(gram, across, result.gram, swaps)
         change = None
         # Filling a vacant column moves no coordinates.
         if any(self.owners[t.column] is not None for t in takeovers):
@@ -235,3 +235,16 @@ class Columns(Component):
         """(k,) factors from `rows` to the columns that stored coordinates refer to."""
         scale = self.estimate_scale
         return scale if self.stretch is None else scale * self.stretch
+
+
+def _exchange(gram: Floats, across: Floats, inner: Floats, pairs: Pairs) -> None:
+    """Replace columns by updates, in place, in all inner products at hand.
+
+    gram     (k, k) of the columns
+    across   (k, c) of the columns and the updates
+    inner    (c, c) of the updates
+    pairs    (column, update that replaces it)
+    """
+    for column, update in pairs:
+        across[column] = inner[update]
+        gram[column] = gram[:, column] = across[:, update]

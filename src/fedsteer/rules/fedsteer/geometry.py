@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsteer.rules.beliefs import Estimates
 from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
-from fedsteer.steering.kernels import Floats, Pairs
+from fedsteer.steering.kernels import Floats
 
 
 class Geometry:
@@ -53,19 +53,6 @@ class Geometry:
         if key not in self._solvers:
             self._solvers[key] = ridge_solver(self.scaled, ridge, method, self.scale)
         return self._solvers[key]
-
-
-def exchange(gram: Floats, across: Floats, inner: Floats, pairs: Pairs) -> None:
-    """Replace columns by updates, in place, in all inner products at hand.
-
-    gram     (k, k) of the columns
-    across   (k, c) of the columns and the updates
-    inner    (c, c) of the updates
-    pairs    (column, update that replaces it)
-    """
-    for column, update in pairs:
-        across[column] = inner[update]
-        gram[column] = gram[:, column] = across[:, update]
 
 
 @dataclass(frozen=True, kw_only=True)

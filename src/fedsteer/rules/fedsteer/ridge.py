@@ -19,17 +19,12 @@ NEARLY_ALIKE = 1e-4
 huge coordinates that cancel, until one of the columns is renewed."""
 
 
-def ridge_solve(gram: Floats, ridge: float, right: Floats, method: str = "cholesky") -> Floats:
-    """(K + ridge I)^-1 right for all right-hand sides; the pseudo-inverse if K is singular."""
-    return ridge_solver(gram, ridge, method)(right)
-
-
 def ridge_solver(
     gram: Floats, ridge: float, method: str = "cholesky", scale: Floats | None = None
 ) -> Callable[[Floats], Floats]:
-    """`ridge_solve` as a function of the right-hand sides, with the factorisation done once.
+    """The function right -> (K + ridge I)^-1 (scale * right), with the factorisation done once.
 
-    Each row of the right-hand sides is multiplied by its `scale` first.
+    `scale` has a factor for each row. A singular K has the pseudo-inverse.
     """
     factors = np.ones(len(gram)) if scale is None else scale
     if not gram.size:
