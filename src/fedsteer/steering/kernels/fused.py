@@ -140,6 +140,7 @@ def launch(
             STAGES=STAGES,
             LANES=LANES,
             num_warps=1,
+            enable_fp_fusion=True,  # off by default from Triton 3.10 on
             maxnreg=plan.registers,
         )
         return delta, partial.sum(dim=1, dtype=torch.float64)
