@@ -14,7 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 SUPERLINK = 1
 
-# A ServerApp process is told who it is by the SuperLink; messages cannot be made without.
+# The SuperLink tells a ServerApp its ids. Messages cannot be made without them.
 TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 7, SUPERLINK, 7
 
 Answer = Callable[[Message], Message | None]

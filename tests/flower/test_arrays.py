@@ -225,7 +225,7 @@ for name, strategy in STRATEGIES.items():
     record = ArrayRecord([np.zeros((2, 3), np.float32), np.zeros(2, np.float32)])
     result = strategy(folder=folder).start(grid, record, num_rounds=2)
     moved = any(array.any() for array in result.arrays.to_numpy_ndarrays())
-    assert moved or name == "scaffold", name  # which was told no number of steps
+    assert moved or name == "scaffold", name  # which needs the number of steps
 assert "torch" not in sys.modules
 print("done", len(STRATEGIES))
 """

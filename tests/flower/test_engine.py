@@ -70,7 +70,7 @@ def test_nothing_is_lost_when_nodes_and_the_superlink_are_killed(tmp_path: Path)
         back = visits(out, names[2])[2]
         assert back["staleness"] >= 2 and back["relative_error"] < 1  # its coordinates are there
 
-        # The SuperLink is killed, and with it the ServerApp; the run goes on where it was.
+        # The SuperLink is killed, and with it the ServerApp; the run resumes.
         engine.end("superlink", signal.SIGKILL)
         before = (out / "rounds.jsonl").read_bytes()
         finished = before.count(b"\n")

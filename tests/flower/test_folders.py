@@ -51,8 +51,8 @@ def test_a_run_of_the_simulator_is_not_overwritten(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="not a checkpoint of a Flower run"):
             strategy_of("fedavg", stopped).start(world(), arrays(**INITIAL), num_rounds=1)
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-    anew = strategy_of("fedavg", finished, resume=False)
-    assert anew.start(world(), arrays(**INITIAL), num_rounds=1) and Run(finished).finished
+    fresh = strategy_of("fedavg", finished, resume=False)
+    assert fresh.start(world(), arrays(**INITIAL), num_rounds=1) and Run(finished).finished
 
 
 def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(tmp_path: Path) -> None:

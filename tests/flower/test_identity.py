@@ -276,15 +276,15 @@ def test_nameless_nodes_that_are_gone_are_mentioned_at_every_start(
     """In a new simulation all nodes have new ids, and the old ones still count as members."""
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
 
-    def told(first: int, rounds: int) -> list[str]:
+    def hints(first: int, rounds: int) -> list[str]:
         caplog.clear()
         grid = FakeGrid({first + i: drifting(i, report=False) for i in range(2)})
         FedSteer(folder=tmp_path).start(grid, arrays(**INITIAL), num_rounds=rounds)
         return [r.getMessage() for r in caplog.records if "report no id" in r.getMessage()]
 
-    (begun,) = told(11, 2)
-    assert "not online" not in begun
-    (resumed,) = told(21, 4)
+    (first,) = hints(11, 2)
+    assert "not online" not in first
+    (resumed,) = hints(21, 4)
     assert "2 from earlier rounds are not online (node-11, node-12)" in resumed
     assert "strategy.leave" in resumed
 

@@ -108,8 +108,8 @@ def test_a_round_without_replies_keeps_the_model(
     np.testing.assert_array_equal(values(result.arrays)["w"], INITIAL["w"])
     assert strategy.run.number == 3
     assert result.train_metrics_clientapp[2]["fedsteer-failed"] == 2
-    told = "no reply in 3 rounds could be used: the model is the one that it began with"
-    assert told in caplog.text
+    warning = "no reply in 3 rounds could be used: the model is the one that it began with"
+    assert warning in caplog.text
     caplog.clear()
     grid.answers[11] = drifting(1)
     strategy.start(grid, arrays(**INITIAL), num_rounds=4)
@@ -311,7 +311,7 @@ def test_a_refused_round_has_all_columns(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(strategy.rule, "step", refuse)
     strategy.start(grid, arrays(**INITIAL), num_rounds=2)
     used, refused = Run(tmp_path).rounds
-    assert set(used) - set(refused) <= {"variance", "condition"}  # of which there is none
+    assert set(used) - set(refused) <= {"variance", "condition"}  # which it lacks
     assert set(refused) <= set(used)
     assert used["refreshed"] == refused["refreshed"] == 2 and refused["asked"] == 4
 

@@ -23,8 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
 INITIAL = {"a": np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3), "b": np.ones(2, np.float32)}
 
 
-def there(client: int, number: int) -> bool:
-    """Skewed: client 0 is always there, client 5 rarely."""
+def takes_part(client: int, number: int) -> bool:
+    """Skewed: client 0 always takes part, client 5 rarely."""
     return (number * 7 + client * 3) % (client + 1) == 0
 
 
@@ -47,7 +47,7 @@ def apart(vector: np.ndarray) -> dict[str, np.ndarray]:
 def flower_client(client: int) -> Answer:
     def answer(message: Message) -> Message | None:
         config = message.content["config"]
-        if not there(client, int(config["server-round"])):
+        if not takes_part(client, int(config["server-round"])):
             return late(message)
         start = flat(values(message.content["arrays"]))  # type: ignore[arg-type]
         extra = message.content.array_records.get("correction")
@@ -71,7 +71,9 @@ def straight_through(
     for number in range(1, ROUNDS + 1):
         everyone = [f"client-{c}" for c in range(CLIENTS)]
         asked = rule.plan(state, number, everyone, everyone)
-        present = [c for c in range(CLIENTS) if there(c, number) and everyone[c] in asked.everyone]
+        present = [
+            c for c in range(CLIENTS) if takes_part(c, number) and everyone[c] in asked.everyone
+        ]
         updates, names = [], [everyone[c] for c in present]
         for c, name in zip(present, names, strict=True):
             own = asked.each.get(name, {})

@@ -181,7 +181,7 @@ def unmet_hint(named: Mapping[str, set[str]], met: set[str]) -> str:
     ]
     if not missing:
         return ""
-    others = f"those who did: {few(met)}" if met else "nobody did"
+    others = f"those who did: {few(met)}" if met else "none did"
     return (
         f"after {ROUNDS_TO_MEET} rounds some named clients never answered: {'; '.join(missing)}. "
         f"Misspelt, or away? {others}"

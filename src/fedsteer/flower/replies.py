@@ -157,7 +157,7 @@ def _parse(content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_
     with np.errstate(over="ignore", invalid="ignore"):
         update = sent - layout.flatten(named)
     return Reply(
-        client="",  # identities.resolve tells
+        client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
         update=update,
         size=size,

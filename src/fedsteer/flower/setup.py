@@ -18,7 +18,7 @@ TOO_LONG = {"arrays": "other arrays", "population": "another population"}
 
 
 def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
-    """The rule's options as the user gave them: the rule itself is told "known" for "sampling"."""
+    """The rule's options as the user gave them; for "sampling" the rule itself gets "known"."""
     return asdict(rule.options) | ({"probabilities": SAMPLING} if sampling else {})
 
 
