@@ -93,37 +93,37 @@ def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
     return named
 
 
-def divide(
-    rule: str, preset: str, given: Mapping[str, Any]
+def split_options(
+    rule: str, preset: str, arguments: Mapping[str, Any]
 ) -> tuple[StrategyOptions, dict[str, Any]]:
     """Split keyword arguments into the strategy's options and the rule's."""
     own = {entry.name for entry in fields(StrategyOptions)}
     known = own | {entry.name for entry in fields(RULES[rule].options_type)}
-    for name in given:
+    for name in arguments:
         if name not in known:
             raise unknown(f"option of {rule}", name, known)
-    options = StrategyOptions(**{name: value for name, value in given.items() if name in own})
-    theirs = {name: value for name, value in given.items() if name not in own}
-    for name in NAMING_CLIENTS:
-        if isinstance(theirs.get(name), Mapping):
-            theirs[name] = _by_name(name, theirs[name])
-        elif name == "core_set" and theirs.get(name) is not None:
-            theirs[name] = tuple(map(client_name, listed(name, theirs[name], "clients")))
+    options = StrategyOptions(**{name: arguments[name] for name in arguments if name in own})
     # A bad reply should cost the share of one client, not the round.
-    theirs.setdefault("bad_clients", "drop")
+    chosen: dict[str, Any] = {"bad_clients": "drop"}
     if options.known_probabilities is not None:
-        theirs.setdefault("probabilities", "known")
+        chosen["probabilities"] = "known"
     elif preset != "practical":
-        theirs.setdefault("probabilities", "shrunk")
-    if theirs.get("probabilities") == SAMPLING:
+        chosen["probabilities"] = "shrunk"
+    chosen |= {name: arguments[name] for name in arguments if name not in own}
+    for name in NAMING_CLIENTS:
+        if isinstance(chosen.get(name), Mapping):
+            chosen[name] = _by_name(name, chosen[name])
+        elif name == "core_set" and chosen.get(name) is not None:
+            chosen[name] = tuple(map(client_name, listed(name, chosen[name], "clients")))
+    if chosen.get("probabilities") == SAMPLING:
         if options.known_probabilities is not None:
             raise ConfigurationError("give either known_probabilities or probabilities='sampling'")
         if not options.fraction_train:
             raise ConfigurationError("probabilities='sampling' needs a fraction_train above 0")
-        theirs["probabilities"] = "known"  # the strategy passes them with every round
-    elif theirs.get("probabilities") == "known" and options.known_probabilities is None:
+        chosen["probabilities"] = "known"  # every round has them
+    elif chosen.get("probabilities") == "known" and options.known_probabilities is None:
         raise ConfigurationError("probabilities='known' needs known_probabilities={id: p, ...}")
-    return options, theirs
+    return options, chosen
 
 
 def clients_named(options: StrategyOptions, rule_options: Any) -> dict[str, set[str]]:

@@ -29,7 +29,7 @@ from fedsteer.flower.asking import (
 from fedsteer.flower.identity import ROUNDS_TO_MEET, client_name, nameless_hint, unmet_hint
 from fedsteer.flower.loop import EvaluateFunction, run_rounds
 from fedsteer.flower.metrics import data_points, rule_metrics, weighted_metrics
-from fedsteer.flower.options import SAMPLING, clients_named, divide, from_run_config
+from fedsteer.flower.options import SAMPLING, clients_named, from_run_config, split_options
 from fedsteer.flower.replies import Reading, Reply, leave_out_mistaken, read_replies
 from fedsteer.flower.run import ServerRun
 from fedsteer.rules import Diagnostics, make_rule
@@ -61,7 +61,7 @@ class RuleStrategy(Strategy):
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
         **options: Any,
     ) -> None:
-        self.options, rule_options = divide(self.rule_name, preset, options)
+        self.options, rule_options = split_options(self.rule_name, preset, options)
         self.rule = make_rule(self.rule_name, preset=preset, **rule_options)
         self.preset = preset
         self.sampling = options.get("probabilities") == SAMPLING
