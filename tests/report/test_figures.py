@@ -102,6 +102,15 @@ def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
     assert words.count("bytes sent, both ways") == 1
 
 
+def test_a_single_evaluation_can_be_drawn_over_everything(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path) as records:
+        records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
+        row = {"training_round": 1, "accuracy": 0.5, "bytes_up": 10, "bytes_down": 10}
+        records.append("rounds", row)
+    words = texts(to_svg([Run(tmp_path)], "A", ("train", "all", "sent")))
+    assert {"50.0  fedavg", "bytes sent, both ways"} <= set(words)
+
+
 def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "run") as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})

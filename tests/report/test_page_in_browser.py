@@ -96,9 +96,10 @@ const boxes = [...document.querySelectorAll(".plot")].filter((box) => box.offset
   done();
 })();
 """
-SETTLE = (
-    "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
-)
+SETTLE = """
+const done = arguments[0];
+requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 100)));
+"""  # two frames, and time for the observer that draws what was scrolled to
 
 
 def names_drawn(driver: Any, plot: str) -> list[str]:

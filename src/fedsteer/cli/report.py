@@ -1,4 +1,4 @@
-"""`fedsteer report`: the page and the tables, from records alone."""
+"""`fedsteer report`: the page, tables and pictures, from records alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsteer.cli.shared import place, tell_left_out, writable
 if TYPE_CHECKING:
     from fedsteer.records import Run
 
-ENDINGS = {"text": "txt"}  # of files; the other formats are called like their files
+ENDINGS = {"text": "txt"}  # the other formats are named like their files
 STDOUT = Path("-")
 
 EPILOG = """examples:
@@ -21,9 +21,11 @@ EPILOG = """examples:
   fedsteer report runs/a runs/b --out both.html             an existing folder gets report.html
   fedsteer report runs/compare-digits --format md           a table for a README
   fedsteer report runs/compare-digits --format svg --out accuracy.svg
-  fedsteer report results/digits/records.tar.xz             runs that were packed, see fedsteer pack
+  fedsteer report results/digits/records.tar.xz             packed runs, see fedsteer pack
   fedsteer report runs/reproduce-table2 --format published  the table beside the paper's figures
-  fedsteer report records.tar.xz --format published --out . table.md and pictures, into a folder
+  fedsteer report records.tar.xz --format published --out . table.md and pictures in a folder
+
+Pictures need matplotlib: pip install '.[sim]'
 """
 
 
@@ -32,7 +34,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "report",
         help="page or table from records",
-        description="Make one self-contained HTML page, or a table, from records.",
+        description="Make one self-contained HTML page, a table or a picture from records.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,10 +73,10 @@ def execute(options: argparse.Namespace) -> int:
     runs = _runs(options.folders)
     if options.format == "published":
         return _published(options, runs)
-    baseline, sheet = options.baseline, _sheet(options.folders)
-    title = options.title or sheet.get("title") or title_of(runs)
+    baseline, paper_table = options.baseline, _paper_table(options.folders)
+    title = options.title or paper_table.get("title") or title_of(runs)
     if options.format == "html":
-        text = render(runs, title, baseline, sheet)
+        text = render(runs, title, baseline, paper_table)
     elif options.format == "svg":
         text = to_svg(runs, title)
     else:
@@ -89,7 +91,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _runs(folders: Sequence[Path]) -> list[Run]:
-    """Those of the table, where a folder says which it is: tables may share folders."""
+    """The runs of the paper table, if a folder names one: tables may share folders."""
     from fedsteer.records import find_runs, read_sheet, runs_of_sheet, without_copies
 
     found = [(find_runs(place), read_sheet(place)) for place in folders]
@@ -99,7 +101,7 @@ def _runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def _deliver(options: argparse.Namespace, text: str) -> None:
-    """To standard output, or into a file; the page's name is told."""
+    """Write to standard output or into a file; print the name of a page."""
     from fedsteer.errors import ConfigurationError
     from fedsteer.records.files import write_atomically
 
@@ -107,7 +109,7 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
     path: Path = options.out or (_beside(options.folders[0]) if page else STDOUT)
     if path == STDOUT:
         bare = getattr(sys.stdout, "buffer", None)
-        if bare and (page or options.format == "svg"):  # which say that they are in UTF-8
+        if bare and (page or options.format == "svg"):  # both declare UTF-8
             sys.stdout.flush()
             bare.write(text.encode())
         else:
@@ -119,7 +121,7 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
         raise ConfigurationError(f"cannot write to {path}: it is a folder")
     writable(path.parent)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_text(text, encoding="utf-8")  # /dev/stdout, a pipe: not to be replaced
+        path.write_text(text, encoding="utf-8")  # /dev/stdout or a pipe must not be replaced
     else:
         write_atomically(path, text.encode())
     if page:
@@ -127,33 +129,33 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
 
 
 def _beside(place: Path) -> Path:
-    """The folder of the runs, or the one their archive lies in."""
+    """The folder of the runs or of their archive."""
     return place.parent if place.is_file() else place
 
 
-def _sheet(folders: Sequence[Path]) -> dict[str, Any]:
-    """The table of the paper that all of them belong to, if there is one."""
+def _paper_table(folders: Sequence[Path]) -> dict[str, Any]:
+    """The table of the paper that all of them belong to, or {}."""
     from fedsteer.records import read_sheet
 
-    sheets = [read_sheet(folder) or {} for folder in folders]
-    return sheets[0] if len({str(sheet.get("title")) for sheet in sheets}) == 1 else {}
+    found = [read_sheet(folder) or {} for folder in folders]
+    return found[0] if len({str(one.get("title")) for one in found}) == 1 else {}
 
 
-def _published(options: argparse.Namespace, runs: list[Any]) -> int:
-    """The table as text, or with --out all files of it."""
+def _published(options: argparse.Namespace, runs: list[Run]) -> int:
+    """Print the paper table, or write all its files into --out."""
     from fedsteer.errors import DataError
     from fedsteer.records import read_sheet
     from fedsteer.report import table_of, write_files
 
-    sheet = read_sheet(*options.folders)
-    if sheet is None:
+    paper_table = read_sheet(*options.folders)
+    if paper_table is None:
         raise DataError(
             f"{options.folders[0]} does not say which table of the paper it is; "
-            "`fedsteer pack DIR --sheet NAME --out FILE` says it"
+            "name it with `fedsteer pack DIR --sheet NAME --out FILE`"
         )
     if options.out in (None, STDOUT):
-        print(table_of(runs, sheet).rstrip("\n"))
+        print(table_of(runs, paper_table).rstrip("\n"))
         return 0
-    for path in write_files(runs, sheet, writable(options.out)):
+    for path in write_files(runs, paper_table, writable(options.out)):
         print(path)
     return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import look, number
@@ -31,36 +30,30 @@ def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
 def ran_alone(runs: Sequence[Run]) -> bool:
     """Whether each run had the machine to itself, so that its time is its own.
 
-    Runs in lock-step, or side by side, share theirs. An archive does not tell: how its runs were
-    made is not for its reader to guess.
+    Runs in lock-step, or side by side, share theirs. An archive does not tell how its runs were
+    made.
     """
-    times = []
-    for run in runs:
-        began, seconds = _moment(look(run.manifest, "created")), number(run.result, "seconds")
-        if run.packed is not None or began is None or (seconds is None and run.finished):
-            return False
-        if seconds is not None:
-            times.append((began, seconds))
+    times = _times([run for run in runs if run.finished or number(run.result, "seconds")])
+    if times is None or any(run.packed is not None or _started(run) is None for run in runs):
+        return False
     free = 0.0
-    for began, seconds in sorted(times):
+    for began, ended in times:
         start = max(began, free)
         if start >= began + 1:  # records give the start in whole seconds
             return False
-        free = start + seconds
+        free = start + ended - began
     return True
 
 
 def _common(runs: Sequence[Run], form: str, *keys: str) -> list[str]:
-    """The values that occur, of a fact that is known."""
-    found = dict.fromkeys(look(run.manifest, *keys) for run in runs)
-    known = [str(value) for value in found if value is not None]
+    """The values that a fact has in these runs, if it is known."""
+    known = {str(value) for run in runs if (value := look(run.manifest, *keys)) is not None}
     return [form.format(" and ".join(sorted(known)))] if known else []
 
 
 def _machine(runs: Sequence[Run]) -> list[str]:
-    devices = dict.fromkeys(look(run.manifest, "environment", "device") for run in runs)
     found = []
-    for device in devices:
+    for device in dict.fromkeys(look(run.manifest, "environment", "device") for run in runs):
         if device == "cpu":
             found += _common(runs, "{} CPU cores", "environment", "cores")
         elif device is not None:
@@ -69,27 +62,34 @@ def _machine(runs: Sequence[Run]) -> list[str]:
 
 
 def _time(runs: Sequence[Run]) -> list[str]:
-    """From the first run's start to the last one's end, as runs share a machine, without pauses."""
-    times = []
-    for run in runs:
-        began, seconds = _moment(look(run.manifest, "created")), number(run.result, "seconds")
-        if began is None or seconds is None:
-            return []
-        times.append((began, began + seconds))
+    """From the first start to the last end without pauses, since runs share a machine."""
     sittings: list[list[float]] = []
-    for began, ended in sorted(times):
+    for began, ended in _times(runs) or ():
         if sittings and began < sittings[-1][1] + PAUSE:
             sittings[-1][1] = max(sittings[-1][1], ended)
         else:
             sittings.append([began, ended])
+    if not sittings:
+        return []
     whole = duration(sum(ended - began for began, ended in sittings))
     if len(sittings) == 1:
         return [f"{whole} from the first start to the last end"]
     return [f"{whole} in {len(sittings)} sittings"]
 
 
-def _moment(text: Any) -> float | None:
+def _times(runs: Sequence[Run]) -> list[tuple[float, float]] | None:
+    """Start and end of every run, in order; None if one is unknown."""
+    times = []
+    for run in runs:
+        began, seconds = _started(run), number(run.result, "seconds")
+        if began is None or seconds is None:
+            return None
+        times.append((began, began + seconds))
+    return sorted(times)
+
+
+def _started(run: Run) -> float | None:
     try:
-        return datetime.fromisoformat(str(text)).timestamp()
+        return datetime.fromisoformat(str(look(run.manifest, "created"))).timestamp()
     except ValueError:
         return None

@@ -1,16 +1,15 @@
 """A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
 
 Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
-same draws under the same seed, so the interval is that of the differences seed by seed, which is
-narrower, and more honest, than comparing two intervals.
+same draws under the same seed, so its interval is that of the differences seed by seed.
 
-The last round alone is a lottery for rules that swing between label groups, so the mean over the
+The last round alone is a lottery for rules that swing between label groups. The mean over the
 evaluations of the last third of the training rounds stands beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,7 +20,6 @@ from fedsteer.report.entries import Entry, gather, look, number, seed_of
 from fedsteer.report.statistics import Estimate, estimate, height
 
 DEFAULT_BASELINE = "fedavg"
-Measure = Callable[[Run], float | None]
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class Row:
     rule: str
     seeds: tuple[int | None, ...]  # of the finished runs
     unfinished: int
-    failures: tuple[str, ...]  # of those, why they could not go on
+    failures: tuple[str, ...]  # why unfinished runs failed
     accuracy: Estimate | None
     difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
     late: Estimate | None  # mean accuracy over the last third of the training rounds
@@ -56,7 +54,7 @@ class Summary:
     """The rows, best accuracy first within each experiment."""
 
     rows: tuple[Row, ...]
-    baseline: str | None  # its label; None where no run is one
+    baseline: str | None  # its label; None if no run is one
     groups: tuple[str, ...]
 
     @property
@@ -72,53 +70,44 @@ class Summary:
 def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     """A row per rule.
 
-    baseline   label or name of the rule that differences refer to; by default what the runs were
-               made with (`run.baseline`), or else fedavg, where it was run
+    baseline   label or name of the rule that differences refer to; by default the baseline the
+               runs were made with (`run.baseline`), or fedavg
     """
     entries = gather(runs)
     wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
     bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
-    chosen = [base for base in bases.values() if base is not None]
-    if baseline is not None and not chosen:
+    labels = {base.label for base in bases.values() if base is not None}
+    if baseline is not None and not labels:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
     rows = [_row(entry, bases[entry.experiment]) for entry in entries]
     rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
-    labels = {base.label for base in chosen}
-    shown = None if not chosen else labels.pop() if len(labels) == 1 else wanted
-    return Summary(tuple(rows), shown, _groups(entries))
+    shown = None if not labels else labels.pop() if len(labels) == 1 else wanted
+    return Summary(rows=tuple(rows), baseline=shown, groups=_groups(entries))
 
 
-def _recorded_baseline(entries: list[Entry]) -> str | None:
-    """The label of what all runs name as their baseline."""
-    named = {
-        look(run.manifest, "experiment", "run", "baseline")
-        for entry in entries
-        for run in entry.runs
-    }
-    if len(named) != 1 or not isinstance(text := named.pop(), str):
-        return None
-    return label_of(text)
+def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
+    """The label of the baseline, if all runs name the same."""
+    runs = [run for entry in entries for run in entry.runs]
+    named = {look(run.manifest, "experiment", "run", "baseline") for run in runs}
+    name = named.pop() if len(named) == 1 else None
+    return label_of(name) if isinstance(name, str) else None
 
 
-def _baseline(entries: list[Entry], experiment: str, wanted: str) -> Entry | None:
+def _baseline(entries: Sequence[Entry], experiment: str, wanted: str) -> Entry | None:
     here = [entry for entry in entries if entry.experiment == experiment]
     exact = [entry for entry in here if entry.label == wanted]
     named = [entry for entry in here if entry.rule == wanted]
     return next(iter(exact + named), None)
 
 
-def _failed(entry: Entry) -> list[tuple[Run, str]]:
-    found = ((run, run.failure) for run in entry.runs if not run.finished)
-    return [(run, why) for run, why in found if why is not None]
-
-
 def _row(entry: Entry, base: Entry | None) -> Row:
     runs = entry.counted
+    failed = [(run, run.failure) for run in entry.runs if run.failure and not run.finished]
 
     def over_seeds(*keys: str) -> Estimate | None:
         return estimate(number(run.result, *keys) for run in runs)
 
-    def against(measure: Measure) -> Estimate | None:
+    def against(measure: Callable[[Run], float | None]) -> Estimate | None:
         return None if base is None or base is entry else _difference(entry, base, measure)
 
     return Row(
@@ -127,11 +116,11 @@ def _row(entry: Entry, base: Entry | None) -> Row:
         rule=entry.rule,
         seeds=tuple(seed_of(run) for run in runs),
         unfinished=len(entry.runs) - len(runs),
-        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in _failed(entry)),
+        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in failed),
         accuracy=over_seeds("accuracy"),
-        difference=against(_last),
-        late=estimate(map(_late, runs)),
-        late_difference=against(_late),
+        difference=against(lambda run: number(run.result, "accuracy")),
+        late=estimate(map(_late_accuracy, runs)),
+        late_difference=against(_late_accuracy),
         groups={name: over_seeds("group_accuracy", name) for name in _groups([entry])},
         clients_mean=over_seeds("client_accuracy", "mean"),
         clients_std=over_seeds("client_accuracy", "std"),
@@ -146,7 +135,9 @@ def _row(entry: Entry, base: Entry | None) -> Row:
     )
 
 
-def _difference(entry: Entry, base: Entry, measure: Measure) -> Estimate | None:
+def _difference(
+    entry: Entry, base: Entry, measure: Callable[[Run], float | None]
+) -> Estimate | None:
     against = {seed_of(run): run for run in base.counted}
     pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
     return estimate(
@@ -158,7 +149,7 @@ def _difference(entry: Entry, base: Entry, measure: Measure) -> Estimate | None:
 
 
 def _same_draws(run: Run, other: Run) -> bool:
-    """Whether the seed means the same for both: versions may divide data among clients otherwise.
+    """Whether the seed means the same for both: other versions may divide data otherwise.
 
     What a record does not tell is no difference.
     """
@@ -166,11 +157,7 @@ def _same_draws(run: Run, other: Run) -> bool:
     return seed_of(run) is not None and (held is None or before is None or held == before)
 
 
-def _last(run: Run) -> float | None:
-    return number(run.result, "accuracy")
-
-
-def _late(run: Run) -> float | None:
+def _late_accuracy(run: Run) -> float | None:
     found = [
         (moment, accuracy)
         for row in run.rounds
@@ -184,16 +171,14 @@ def _late(run: Run) -> float | None:
     return sum(late) / len(late)
 
 
-def _groups(entries: list[Entry]) -> tuple[str, ...]:
+def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Label groups in the order of the manifest, then any that only the results name."""
     names: dict[str, None] = {}
-    for entry in entries:
-        for run in entry.counted:
-            measured = look(run.result, "group_accuracy")
-            order = look(run.manifest, "data", "label_groups")
-            if isinstance(measured, dict):
-                names |= dict.fromkeys(name for name in order or () if name in measured)
-                names |= dict.fromkeys(measured)
+    for run in (run for entry in entries for run in entry.counted):
+        measured = look(run.result, "group_accuracy")
+        if isinstance(measured, dict):
+            order = look(run.manifest, "data", "label_groups") or ()
+            names |= dict.fromkeys([*(name for name in order if name in measured), *measured])
     return tuple(names)
 
 
@@ -206,17 +191,13 @@ def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
         "unfinished": row.unfinished,
         "pairs": 0 if row.difference is None else row.difference.count,
     }
+    estimates: dict[str, Estimate | None] = {}
     for field in fields(row):
-        value = getattr(row, field.name)
         if field.name == "groups":
-            for name in groups:
-                record |= _pair(f"accuracy_{name}", value.get(name))
+            estimates |= {f"accuracy_{name}": row.groups.get(name) for name in groups}
         elif field.type == "Estimate | None":
-            record |= _pair(field.name, value)
+            estimates[field.name] = getattr(row, field.name)
+    for name, found in estimates.items():
+        record[name] = None if found is None else found.mean
+        record[f"{name}_half"] = None if found is None else found.half
     return record | {"failures": "; ".join(row.failures)}
-
-
-def _pair(name: str, value: Estimate | None) -> dict[str, float | None]:
-    if value is None:
-        return {name: None, f"{name}_half": None}
-    return {name: value.mean, f"{name}_half": value.half}

@@ -117,23 +117,23 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
         words = f"{unit} sent, both ways"
     for curve in sorted(curves, key=lambda curve: curve.last):
         points = [
-            (x / scale, 100 * mean, 100 * (half or 0.0))
+            ((x or 0.0) / scale, 100 * mean, 100 * (half or 0.0))
             for x, mean, half in zip(
                 curve.points[axis], curve.points["mean"], curve.points["half"], strict=True
             )
-            if x is not None and mean is not None
+            if mean is not None
         ]
-        x, mean, half = zip(*points, strict=True)
         # If some seeds fell to chance, a band as high as the panel would tell nothing.
-        if max(half) > (high - low) / 2:
-            half = (0.0,) * len(half)
-        draw_line(panel, x, mean, half, looks[curve.label])
+        if max(half for _, _, half in points) > (high - low) / 2:
+            points = [(x, mean, 0.0) for x, mean, _ in points]
+        draw_line(panel, points, looks[curve.label])
     panel.set_ylim(low, high)
     set_ticks(panel.yaxis)
     panel.set_xlabel(words)
     if axis == "sent":  # rules are far apart: full participation sends ten times as much
         panel.set_xscale("log")
-        panel.set_xlim(min(reached) / scale, max(reached) / scale)
+        if max(reached) > min(reached):
+            panel.set_xlim(min(reached) / scale, max(reached) / scale)
         set_log_ticks(panel.xaxis)
     else:
         panel.set_xlim(0, max(reached))

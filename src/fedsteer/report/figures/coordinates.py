@@ -60,7 +60,7 @@ def coordinates_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> st
                 if row is rows[-1]:
                     axes.set_xlabel("training rounds")
             grid[0].set_ylabel("coordinate")
-            row.suptitle(name, x=0.01, ha="left", size=10, weight="bold")
+            row.suptitle(name, x=0.01, ha="left", size=10)
             row.colorbar(image, ax=grid, extend="both", aspect=12)
 
     return to_svg_text(title, 0.4 + HEIGHT * len(known), draw)

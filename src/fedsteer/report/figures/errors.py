@@ -20,7 +20,6 @@ from fedsteer.report.tables import hundredths, table, with_half
 from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import SubFigure
 
 
@@ -43,12 +42,11 @@ def errors_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
     def draw(figure: SubFigure) -> None:
         by_staleness, by_round = figure.subplots(1, 2, sharey=True)
         for one in series:
-            _draw(
-                by_staleness,
-                {float(bin_centre(at) or 1): e for at, e in one.by_staleness.items()},
-                one,
-            )
-            _draw(by_round, {SPAN * (at + 0.5): e for at, e in one.by_round.items()}, one)
+            stale = [(float(bin_centre(at) or 1), e) for at, e in one.by_staleness.items()]
+            late = [(SPAN * (at + 0.5), e) for at, e in one.by_round.items()]
+            for axes, found in ((by_staleness, stale), (by_round, late)):
+                line = [(x, error.mean, error.half or 0.0) for x, error in found]
+                draw_line(axes, line, one.style)
         by_staleness.set_yscale("log")
         by_staleness.set_ylim(low, high)
         by_staleness.set_ylabel("relative squared error")
@@ -76,12 +74,6 @@ def errors_table(runs: Iterable[Run], order: Sequence[str]) -> str:
         "length: 1 is what knowing nothing gives. Means over clients, then over seeds, ± 95 %."
     )
     return f"{table(['rounds away', *(one.name for one in series)], rows, ())}\n{note}\n"
-
-
-def _draw(axes: Axes, means: dict[float, Estimate], series: Series) -> None:
-    mean = [one.mean for one in means.values()]
-    half = [one.half or 0.0 for one in means.values()]
-    draw_line(axes, list(means), mean, half, series.style)
 
 
 def _series(runs: Iterable[Run]) -> list[Series]:

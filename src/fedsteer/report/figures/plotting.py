@@ -1,15 +1,14 @@
-"""What all figures share: one look, one width, and SVG of the same bytes for the same records.
-
-Text stays text in the SVG, so it can be searched and read aloud. The ground is white, so that the
-figures can be read on GitHub's dark pages too.
-"""
+"""What all figures share: one look (`assets/figures.mplstyle`), one width, lines and legends."""
 
 from __future__ import annotations
 
 import io
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedsteer.report.styles import LIGHT, Style
 
@@ -29,39 +28,8 @@ DASHES = {
     "dashdot": (0, (3.5, 1.5, 1, 1.5)),
     "longdash": (0, (6, 2)),
 }
-STYLE = {
-    "figure.constrained_layout.h_pad": 0.07,  # inches
-    "figure.constrained_layout.w_pad": 0.07,
-    "axes.axisbelow": True,
-    "axes.edgecolor": GRID,
-    "axes.grid": True,
-    "axes.labelcolor": MUTED,
-    "axes.labelsize": 10,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans", "Verdana"],  # alike, and one of them is on most machines
-    "grid.color": GRID,
-    "legend.fontsize": 10,
-    "legend.frameon": False,
-    "legend.handlelength": 2.4,
-    "lines.linewidth": 1.7,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fedsteer",
-    "text.color": INK,
-    "text.parse_math": False,  # a label from records may hold dollar signs
-    "xtick.color": MUTED,
-    "xtick.major.pad": 6,
-    "xtick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.color": MUTED,
-    "ytick.major.pad": 6,
-    "ytick.major.size": 0,
-    "ytick.minor.size": 0,
-}
+Point = tuple[float, float, float]
+"""x, mean, half of the interval."""
 
 
 def to_svg_text(title: str, height: float, draw: Callable[[SubFigure], None]) -> str:
@@ -69,11 +37,12 @@ def to_svg_text(title: str, height: float, draw: Callable[[SubFigure], None]) ->
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
+    look = files("fedsteer.report") / "assets" / "figures.mplstyle"
+    with matplotlib.style.context(["default", str(look)]), warnings.catch_warnings():
         # A label may hold letters that matplotlib's font lacks; browsers have them.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        figure.suptitle(title, x=0.01, ha="left", size=11, weight="bold")
+        figure = Figure(figsize=(WIDTH, height))
+        figure.suptitle(title, x=0.01, ha="left")
         body: Any = figure.subfigures()
         draw(body)
         file = io.StringIO()
@@ -88,18 +57,10 @@ def colour_of(style: Style) -> str:
     return LIGHT[style.colour]
 
 
-def draw_line(
-    axes: Axes,
-    x: Sequence[float],
-    mean: Sequence[float],
-    half: Sequence[float],
-    style: Style,
-    marker: str = "",
-) -> None:
+def draw_line(axes: Axes, points: Sequence[Point], style: Style, marker: str = "") -> None:
     """A line through the means on the band of their intervals."""
-    lower = [m - h for m, h in zip(mean, half, strict=True)]
-    upper = [m + h for m, h in zip(mean, half, strict=True)]
-    axes.fill_between(x, lower, upper, color=colour_of(style), alpha=0.1, linewidth=0)
+    x, mean, half = np.array(points, float).T
+    axes.fill_between(x, mean - half, mean + half, color=colour_of(style), alpha=0.1, linewidth=0)
     axes.plot(x, mean, color=colour_of(style), linestyle=DASHES[style.dash], marker=marker)
 
 
@@ -124,7 +85,7 @@ def add_legend(
     ]
     labels = [name for name, _ in rows]
     legend = figure.legend(lines, labels, loc="outside right upper", title=title, alignment="left")
-    legend.get_title().set(color=MUTED, size=10)
+    legend.get_title().set_color(MUTED)
 
 
 def _dot(style: Style) -> dict[str, Any]:
