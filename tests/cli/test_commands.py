@@ -90,7 +90,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said.out.splitlines() == [
         f"fedsteer: accuracy {result['accuracy']:.3f} "
         f"(common {groups['common']:.3f}, rare {groups['rare']:.3f})",
-        f"  after {result['warm_up_rounds']} rounds of warm-up, which no table should hide",
+        f"  after {result['warm_up_rounds']} rounds of warm-up, which tables should not hide",
         f"  records in {folder}",
     ]
 
@@ -257,4 +257,4 @@ def test_runs_that_are_not_on_the_page_are_counted(
     assert main([*command, "--rules", "fedavg,mifa", "--seeds", "2"]) == 0
     assert "other run" not in capsys.readouterr().out
     assert main([*command, "--rules", "mifa", "--seeds", "1"]) == 0
-    assert "3 other runs in here are not on it: `fedsteer report here`" in capsys.readouterr().out
+    assert "3 other runs in here are not on it; `fedsteer report here`" in capsys.readouterr().out

@@ -93,7 +93,7 @@ MISTAKES = [
     ("compare small.toml --set run.baseline=fedvrap", "run.baseline: unknown rule 'fedvrap'"),
     (
         "compare small.toml --rules fedavg --set run.baseline=mifa",
-        "run.baseline = mifa is none of the rules to compare",
+        "run.baseline = mifa is not one of the rules to compare",
     ),
     ("compare small.toml --out file", "cannot write to file"),
     ("report absent", "absent does not exist"),

@@ -73,7 +73,7 @@ def test_ctrl_c_finishes_the_round_and_tells_how_to_go_on(tmp_path: Path) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert out == b"" and err == b"fedsteer: stopped; the same with --resume goes on\n"
+    assert out == b"" and err == b"fedsteer: stopped; the same command with --resume continues\n"
     so_far = len(Run(tmp_path / "here").rounds)
     assert 0 < so_far < 200 and not Run(tmp_path / "here").finished
     done = fedsteer(*command, "--resume", folder=tmp_path)
@@ -120,7 +120,7 @@ def test_a_stop_reaches_a_comparison_in_processes(by: int, told: str, tmp_path: 
     else:
         out, err = process.communicate(timeout=60)  # workers hold the pipes: they ended as well
         assert process.returncode == 130
-        assert out == b"" and err == b"fedsteer: stopped; the same command goes on\n"
+        assert out == b"" and err == b"fedsteer: stopped; the same command continues\n"
     done = fedsteer(*command, folder=tmp_path)  # at once: workers of a dead parent may still write
     assert done.returncode == 0, done.stderr
     process.communicate(timeout=60)

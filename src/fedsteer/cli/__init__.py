@@ -1,7 +1,7 @@
-"""The command line: one file a command. argparse, so that numpy and torch alone are enough.
+"""The command line: one file per command. It uses argparse, so NumPy and torch are enough.
 
-Bad input ends in one clear line on stderr and exit code 2, a run that cannot go on in exit code 1;
-Ctrl-C in exit code 130 with everything finished so far on disk.
+Bad input ends with one clear line on stderr and exit code 2; a run that cannot continue with exit
+code 1; Ctrl-C with exit code 130 and everything finished so far on disk.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fedsteer import __version__
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
 
 EPILOG = """examples:
-  fedsteer compare                                  all rules on the embedded digits, then a page
+  fedsteer compare                                  all rules on the embedded digits, and a page
   fedsteer run fashion-mnist --rule fedsteer        one rule on one data set
   fedsteer rules fedsteer                           what a rule does and its options
   fedsteer settings                                 every setting of an experiment
   fedsteer report runs/compare-digits               the page again, from records
-  fedsteer bench                                    how fast it is here, beside a plain loop
+  fedsteer bench                                    how fast this machine is, beside a plain loop
 """
 
 
@@ -53,11 +53,11 @@ def build_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # what an encoding lacks must not cost the rest
+        if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks is replaced
             stream.reconfigure(errors="replace")
     try:
         return _execute(sys.argv[1:] if arguments is None else arguments)
-    except (RoundRefused, TrainingFailed) as error:  # of a run, not of what was typed
+    except (RoundRefused, TrainingFailed) as error:  # a run failed; the input was fine
         print(f"fedsteer: {error}", file=sys.stderr)
         return 1
     except FedsteerError as error:
@@ -73,10 +73,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("fedsteer: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone; what is left of it goes nowhere, also at exit.
+        # The reader of our output has left; discard the rest, also at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:  # a full disk, a folder that went away: no bug of ours
+    except OSError as error:  # a full disk, a folder that was removed: not a bug
         where = f"{error.filename}: " if error.filename else ""
         print(f"fedsteer: {where}{error.strerror or error}", file=sys.stderr)
         return 2
@@ -88,7 +88,7 @@ def _execute(given: Sequence[str]) -> int:
         parser.print_help(sys.stderr)
         return 2
     options = parser.parse_args(given)
-    if "" not in sys.path:  # the current folder, where a user's "my_module:factory" lies
+    if "" not in sys.path:  # the current folder may hold the user's "my_module:factory"
         sys.path.append("")
     code = int(options.execute(options))
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`fedsteer compare`: rules side by side, same draws, honest intervals. The main job."""
+"""`fedsteer compare`: rules side by side, with the same draws and honest intervals."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from fedsteer.cli.shared import (
     RAY_HELP,
+    add_command,
     add_execution,
     add_experiment,
     place,
@@ -24,27 +25,27 @@ EPILOG = """examples:
   fedsteer compare emnist --rules full,fedavg,fedsteer --rounds 50 --seeds 2
   fedsteer compare --set partition.gamma=0.7 --out runs/moderate
 
-Every rule meets the same data split, participation and batches under a seed, so differences are
-paired. Finished runs are never repeated: after Ctrl-C the same command goes on. A run that cannot
-go on (it diverged) is named below the table and makes the exit code 1.
+Under a seed, every rule meets the same data split, participation and batches, so differences are
+paired. Finished runs are never repeated: after Ctrl-C, the same command continues. A run that
+diverges is named below the table, and the exit code is 1.
 """
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "compare",
+        execute,
         help="rules side by side: a table and a page",
         description="Run several rules under several seeds and compare them.",
         epilog=EPILOG + RAY_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_experiment(parser)
     parser.add_argument("--rules", metavar="A,B,C", help="default: those of the experiment")
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the experiment")
     add_execution(parser)
     parser.add_argument("--out", type=place, metavar="DIR", help="default: runs/compare-EXPERIMENT")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -70,7 +71,7 @@ def execute(options: argparse.Namespace) -> int:
     if baseline not in {cell.rule.label for cell in cells}:
         if experiment.run.baseline != RunPlan().baseline:
             raise ConfigurationError(
-                f"run.baseline = {experiment.run.baseline} is none of the rules to compare"
+                f"run.baseline = {experiment.run.baseline} is not one of the rules to compare"
             )
         baseline = None
     runs = run_cells(cells, options, lambda cell: f"{cell.rule.label}, seed {cell.seed}")
@@ -86,5 +87,5 @@ def execute(options: argparse.Namespace) -> int:
     print(f"\npage: {page}")
     others = len(find_runs(out)) - len(runs)
     if others:
-        print(f"{others} other runs in {out} are not on it: `fedsteer report {out}` shows all")
+        print(f"{others} other runs in {out} are not on it; `fedsteer report {out}` shows all")
     return tell_failures(runs)

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fedsteer.cli.shared import add_command
+
 EPILOG = """Files are searched in $FEDSTEER_DATA, then the cache, then where Debian's package
 dataset-fashion-mnist puts them.
 
@@ -18,12 +20,13 @@ examples:
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "data",
+        execute,
         help="list, check or fetch data sets",
         description="List the data sets, check the files of one, or fetch them.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="what there is").set_defaults(names=[])
@@ -34,7 +37,6 @@ def add(commands: Any) -> None:
         own = actions.add_parser(action, help=words, description=words[0].upper() + words[1:] + ".")
         own.add_argument("names", nargs=many, metavar="NAME", help="data sets")
         own.add_argument("--folder", type=Path, help="look or put the files here")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

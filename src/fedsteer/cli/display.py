@@ -73,5 +73,5 @@ def run_cells(
                 cells, jobs=options.jobs, resume=True, report=report, executor=options.executor
             )
         except Interrupted:
-            print("fedsteer: stopped; the same command goes on", file=sys.stderr)
+            print("fedsteer: stopped; the same command continues", file=sys.stderr)
             return None

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import place, tell_left_out, writable
+from fedsteer.cli.shared import add_command, place, tell_left_out, writable
 
 EPILOG = """examples:
   fedsteer pack runs/compare-digits --out results/digits/records.tar.xz
@@ -14,12 +14,11 @@ EPILOG = """examples:
   fedsteer report results/digits/records.tar.xz             reads it without unpacking
   tar xf results/digits/records.tar.xz -C somewhere         gives the run folders back
 
-Kept: manifest, rounds and result of every run, client rows and coordinates of the first seed of
-each rule. Left out: models, checkpoints, timings, accuracy by class and round, and of
-clients cosine, loss, norm and steps.
-Of a folder that several tables share, the runs of the last one: reproduce the one you want again.
-Numbers in rows keep four digits, accuracies and results all, so tables and curves stay the same.
-The same records give the same bytes.
+Kept: manifest, rounds and result of every run; client rows and coordinates of the first seed of
+each rule. Left out: models, checkpoints, timings, accuracy by class and round; cosine, loss, norm
+and steps of clients. If several tables share a folder, only the runs of the last one are packed:
+reproduce the table you want again first. Numbers in rows keep four digits, accuracies and results
+all of them, so tables and curves stay the same. The same records give the same bytes.
 """
 
 
@@ -27,12 +26,13 @@ def add(commands: Any) -> None:
     """Add the command."""
     from fedsteer.records.pack import CLIENTS
 
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "pack",
+        execute,
         help="many runs in one small file",
         description="Pack the records of many runs into one small file that every command reads.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--out", type=place, metavar="FILE", required=True, help="*.tar.xz")
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--sheet",
         metavar="NAME",
-        help="the table of the paper these runs are, where DIR does not say so itself "
+        help="the table of the paper that these runs belong to, if DIR does not say so itself "
         "(`fedsteer reproduce` leaves a sheet.json)",
     )
     parser.add_argument(
@@ -54,7 +54,6 @@ def add(commands: Any) -> None:
         metavar="TEXT",
         help="with --sheet: what was typed to make these runs",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -71,7 +70,7 @@ def execute(options: argparse.Namespace) -> int:
         from fedsteer.simulate.paper_table import READINGS, load_paper_table
 
         sheet = load_paper_table(options.sheet).record(options.made_by or "")
-        for reading in READINGS:  # which one it was shows in the names of the runs' experiments
+        for reading in READINGS:  # the names of the runs' experiments tell which one it was
             sheet["paper"] |= load_paper_table(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)
     there = len(find_runs(*options.folders))

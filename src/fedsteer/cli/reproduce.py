@@ -1,4 +1,4 @@
-"""`fedsteer reproduce`: a table or figure of the paper, beside what the paper printed."""
+"""`fedsteer reproduce`: a table or figure of the paper, beside the published numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import RAY_HELP, add_execution, place, tell_failures, writable
+from fedsteer.cli.shared import RAY_HELP, add_command, add_execution, place, tell_failures, writable
 
 EPILOG = """examples:
   fedsteer reproduce list                                   what there is
@@ -18,31 +18,32 @@ EPILOG = """examples:
   fedsteer report records.tar.xz --format published         the same table again, from that alone
 
 Writes the records, table.md, the paper's figure as figure.svg and a page into --out.
-Finished runs are never repeated and an interrupted one goes on: give the same command again.
-Tables with runs in common (table1, adaptive and frequency on EMNIST) share them in one --out, whose
-table, figure and page are those of the last one.
---reading authors flips everything in which the authors' code parts ways with their text.
+Finished runs are never repeated; after an interruption, the same command continues.
+Tables with runs in common (table1, adaptive and frequency on EMNIST) can share them in one --out;
+its table, figure and page are those of the last command.
+--reading authors changes every setting in which the authors' code differs from their text.
 """
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "reproduce",
+        execute,
         help="a table or figure of the paper",
-        description="Run a table or figure of the paper and put it beside the published figures.",
+        description="Run a table or figure of the paper and put it beside the published numbers.",
         epilog=EPILOG + RAY_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
     parser.add_argument("--reading", default="paper", help="paper (default) or authors")
     parser.add_argument(
-        "--only", metavar="COLUMN", help="only this column, or those whose name begins so"
+        "--only", metavar="COLUMN", help="only this column, or those whose names start with it"
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the paper")
     parser.add_argument("--rounds", type=int, metavar="T", help="default: 150")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--smoke", action="store_true", help="tiny, on made images: does it run?")
+    parser.add_argument("--smoke", action="store_true", help="tiny, made-up images: does it run?")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     add_execution(parser)
     parser.add_argument(
@@ -52,7 +53,6 @@ def add(commands: Any) -> None:
         help="default: runs/reproduce-NAME[-COLUMN][-READING]",
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def execute(options: argparse.Namespace) -> int:
     runs = run_cells(cells, options, _name)
     if runs is None:
         return 130
-    # Columns that another call ran stand in the same table; runs of another table do not.
+    # The table includes columns of earlier commands, but no runs of other tables.
     everything = runs_of_sheet(find_runs(out), record)
     page = write_page(everything, out / "report.html", title=paper_table.title, paper_table=record)
     written = write_files(everything, record, out)  # last: the pictures need matplotlib
@@ -118,21 +118,21 @@ def _name(cell: Any) -> str:
 
 
 def _folder(options: argparse.Namespace) -> str:
-    """The default: what was asked for, so that two readings do not meet in one table."""
+    """The default folder, one per reading, so two readings never share a table."""
     reading = "" if options.reading == "paper" else options.reading
     words = ("reproduce", options.name, options.only, reading, "smoke" if options.smoke else "")
     return "-".join(word for word in words if word)
 
 
 def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-    """With what earlier calls said of other columns in the same folder."""
+    """Joined with what earlier commands recorded of other columns in the same folder."""
     from fedsteer.records.sheets import join_sheets
 
     return join_sheets(before if before and before.get("name") == record["name"] else None, record)
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What was typed, but for places of this machine and what changes no number."""
+    """What was typed, without places on this machine and options that change no number."""
     words = ["fedsteer", "reproduce", options.name]
     for name, default in (("reading", "paper"), ("only", None), ("seeds", None), ("rounds", None),
                           ("device", "cpu")):  # fmt: skip

@@ -8,6 +8,7 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
+from fedsteer.cli.shared import add_command
 from fedsteer.errors import unknown
 from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Algorithm, preset_options
@@ -21,15 +22,15 @@ EPILOG = """examples:
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "rules",
+        execute,
         help="every rule, its equations and options",
         description="List the rules, or explain one: its equations, options and presets.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", nargs="?", help="a rule")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import add_experiment, place, read_experiment, writable
+from fedsteer.cli.shared import add_command, add_experiment, place, read_experiment, writable
 
 EPILOG = """examples:
   fedsteer run                                        FedSteer on the embedded digits
@@ -21,12 +21,13 @@ EPILOG = """examples:
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "run",
+        execute,
         help="run one rule and keep its records",
         description="Run one rule under one seed. Writes records and checkpoints to --out.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_experiment(parser)
     parser.add_argument(
@@ -37,9 +38,8 @@ def add(commands: Any) -> None:
         "--out", type=place, metavar="DIR", help="default: runs/EXPERIMENT/RULE/..."
     )
     parser.add_argument(
-        "--track", choices=("tensorboard",), help="also write what a tracker can show live"
+        "--track", choices=("tensorboard",), help="also write what a tracker shows live"
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def execute(options: argparse.Namespace) -> int:
     if any(folder.glob(f"*/{SEED}*/{MANIFEST}")):
         raise ConfigurationError(f"{folder} holds a comparison, not a run; choose another --out")
     if options.resume and not (folder / MANIFEST).exists():
-        print(f"fedsteer: no run in {folder} to go on with; a new one begins", file=sys.stderr)
+        print(f"fedsteer: no run to resume in {folder}; starting a new one", file=sys.stderr)
     trackers = []
     if options.track:
         from fedsteer.records.tensorboard import tensorboard_tracker
@@ -81,7 +81,7 @@ def execute(options: argparse.Namespace) -> int:
             cell = Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder)
             run = run_cell(cell, resume=options.resume, watch=watch, trackers=trackers)
         except Interrupted:
-            print("fedsteer: stopped; the same with --resume goes on", file=sys.stderr)
+            print("fedsteer: stopped; the same command with --resume continues", file=sys.stderr)
             return 130
     result = run.result or {}
     if options.json:
@@ -91,6 +91,6 @@ def execute(options: argparse.Namespace) -> int:
     groups = ", ".join(f"{name} {accuracy:.3f}" for name, accuracy in known.items())
     print(f"{rule.label}: accuracy {result['accuracy']:.3f}" + (f" ({groups})" if groups else ""))
     if result["warm_up_rounds"]:
-        print(f"  after {result['warm_up_rounds']} rounds of warm-up, which no table should hide")
+        print(f"  after {result['warm_up_rounds']} rounds of warm-up, which tables should not hide")
     print(f"  records in {folder}")
     return 0

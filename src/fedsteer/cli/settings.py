@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fedsteer.cli.shared import add_settings, read_experiment
+from fedsteer.cli.shared import add_command, add_settings, read_experiment
 
 EPILOG = """examples:
   fedsteer settings                                   of the embedded digits
@@ -18,15 +18,15 @@ Options of rules (`options.RULE.NAME`): fedsteer rules RULE.
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "settings",
+        execute,
         help="every setting of an experiment",
         description="Print an experiment as a TOML file in which every setting says what it means.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_settings(parser)
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:

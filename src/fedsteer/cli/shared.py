@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""What several commands share: arguments, and checks of what was typed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,29 @@ from typing import Any
 from fedsteer.errors import ConfigurationError
 
 
+def add_command(
+    commands: Any,
+    name: str,
+    execute: Callable[[argparse.Namespace], int],
+    *,
+    help: str,
+    description: str,
+    epilog: str,
+) -> argparse.ArgumentParser:
+    """The parser of a new command, which `execute` carries out."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(execute=execute)
+    return parser
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Which experiment, and what to change of it."""
+    """Which experiment, and what to change in it."""
     parser.add_argument(
         "experiment",
         nargs="?",
@@ -37,10 +58,10 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """The experiment and changes to it."""
+    """The experiment, and how to run it."""
     add_settings(parser)
     parser.add_argument(
-        "--resume", action="store_true", help="go on with the run in --out (compare always does)"
+        "--resume", action="store_true", help="resume the run in --out (compare always does)"
     )
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -95,7 +116,7 @@ def read_experiment(options: argparse.Namespace) -> Any:
     experiment = load_experiment(options.experiment, settings)
     if (words := experiment.without_effect(settings)) is not None:
         raise ConfigurationError(words)
-    # On other data it is another experiment, with a folder of its own.
+    # Other data make another experiment, with its own folder.
     shipped, data = load_experiment(options.experiment), experiment.data.name
     if data != shipped.data.name and experiment.name == shipped.name:
         title = f"{shipped.title}; here: {data}" if shipped.title == experiment.title != "" else ""
@@ -104,16 +125,16 @@ def read_experiment(options: argparse.Namespace) -> Any:
 
 
 def place(text: str) -> Path:
-    """A path from the command line; an empty one is a variable of the shell that nobody set."""
+    """A path from the command line; an empty one is a shell variable that is not set."""
     if not text.strip():
-        raise argparse.ArgumentTypeError("names nothing; this folder is .")
+        raise argparse.ArgumentTypeError("names nothing; the current folder is .")
     return Path(text)
 
 
 def writable(folder: Path) -> Path:
-    """The folder, if something can be written there.
+    """The folder, if it can be written to.
 
-    It is made by whoever writes first: a mistake that shows later leaves no empty folder.
+    It is not made yet, so a mistake that shows later leaves no empty folder.
     """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
@@ -130,7 +151,7 @@ def writable(folder: Path) -> Path:
 
 
 def tell_failures(runs: Iterable[Any]) -> int:
-    """One line on stderr for every run that could not go on; the exit code."""
+    """One line on stderr for every run that could not continue; the exit code."""
     failed = [run for run in runs if run.failure is not None and not run.finished]
     for run in failed:
         print(f"fedsteer: {run.folder} stopped: {run.failure}", file=sys.stderr)
@@ -138,12 +159,12 @@ def tell_failures(runs: Iterable[Any]) -> int:
 
 
 def tell_left_out(count: int, where: str) -> None:
-    """One line on stderr for runs that were found and are not shown."""
+    """One line on stderr about runs that were found but are not shown."""
     if count:
         one, many = "run, of another table or a copy, is", "runs, of other tables or copies, are"
         print(f"fedsteer: {count} {one if count == 1 else many} not {where}", file=sys.stderr)
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal; None where the output goes elsewhere and is to be complete."""
+    """Columns of the terminal; None if the output goes elsewhere and has to be complete."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
