@@ -1,16 +1,16 @@
-"""What fedsteer tells its users by raising.
+"""The exceptions of fedsteer.
 
     FedsteerError
     ├── ConfigurationError   an option, name or file that cannot work (also a ValueError)
-    ├── RoundRefused         a round whose input cannot be used; the state is untouched
-    │   └── Diverged         because a number in it, or what follows from them, is not finite
+    ├── RoundRefused         a round with unusable input; the state is unchanged
+    │   └── Diverged         because an update or the aggregate is not finite
     ├── StateError           a state used twice, by another rule, or of another version
     ├── DataError            a data file that is missing, damaged or not what it says
     └── TrainingFailed       local training or evaluation raised
 
-Each has one clear line. The command line ends with exit code 2 where it was asked for something
-that cannot work, and with 1 where a run had begun and could not go on (RoundRefused,
-TrainingFailed). Anything else that escapes is a bug of ours and keeps its traceback.
+Each has a message of one line. The command line exits with code 2 if it was asked for something
+that cannot work, and with 1 if a run failed after it had begun (RoundRefused, TrainingFailed). Any
+other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ConfigurationError(FedsteerError, ValueError):
 
 
 class RoundRefused(FedsteerError, ValueError):
-    """A round that cannot be used; nothing was written. `clients` names the culprits, if any."""
+    """A round that cannot be used; nothing was written. `clients` are the ones at fault, if any."""
 
     def __init__(self, message: str, clients: Iterable[int | str] = ()) -> None:
         super().__init__(message)
@@ -40,7 +40,7 @@ class Diverged(RoundRefused):
 
 
 class StateError(FedsteerError):
-    """A state that was given away, belongs to another rule, or has another version."""
+    """A state that is used up, belongs to another rule, or has another version."""
 
 
 class DataError(FedsteerError):

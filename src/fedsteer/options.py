@@ -1,4 +1,4 @@
-"""Options: fields of frozen dataclasses that know their meaning and range."""
+"""Options: fields of frozen dataclasses with a help text and a range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def option(
     path: bool = False,
     **limits: float,
 ) -> Any:
-    """A field with its meaning and its choices or limits (`low`, `above`, `high`, `below`).
+    """A field with a help text and its choices or limits (`low`, `above`, `high`, `below`).
 
     `None` is accepted if it is the default. `only_if={"method": ("adam",)}` says that the field
     has an effect only if the field `method` has one of these values; `path` that it names a file.
@@ -41,10 +41,9 @@ def option(
 
 
 def check_options(options: Any, where: str = "") -> None:
-    """Every field by its limits and choices. Whole numbers given for other numbers become such,
-    and what libraries for arrays make of a single number becomes Python's.
+    """Check every field against its limits and choices; messages put `where` before its name.
 
-    Messages name a field with `where` before it.
+    Integers become floats in fields of floats, and NumPy's and torch's numbers become Python's.
     """
     for entry in fields(options):
         given = getattr(options, entry.name)
@@ -57,12 +56,12 @@ def check_options(options: Any, where: str = "") -> None:
 
 
 def single(value: Any) -> Any:
-    """Python's own for what libraries for arrays make of a single number."""
+    """NumPy's and torch's single numbers as Python's; everything else unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 
 def check_value(entry: Field[Any], value: Any, name: str) -> None:
-    """Refuse what a field, called `name` in the message, cannot be."""
+    """Refuse a value that a field cannot have; the message calls the field `name`."""
     if not entry.metadata or (value is None and default_of(entry) is None):
         return
     choices, limits = entry.metadata["choices"], entry.metadata["limits"]
@@ -78,7 +77,7 @@ def check_value(entry: Field[Any], value: Any, name: str) -> None:
 
 
 def numbers_by_client(name: str, table: Any, *, whole: bool = False, **limits: float) -> None:
-    """Refuse what is no {client: number}, or has a number beyond the limits."""
+    """Refuse anything but {client: number} within the limits."""
     if not isinstance(table, Mapping):
         raise ConfigurationError(f"{name} must be {{client: number}}, not {table!r}")
     for client, value in table.items():
@@ -87,7 +86,7 @@ def numbers_by_client(name: str, table: Any, *, whole: bool = False, **limits: f
 
 
 def listed(name: str, value: Any, what: str) -> tuple[Any, ...]:
-    """The entries of a list; a single value, text and a table are none."""
+    """The entries of a list. Text, tables and single values are refused."""
     if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
         raise ConfigurationError(f"{name} must be a list of {what}, not {value!r}")
     return tuple(value)
@@ -96,7 +95,7 @@ def listed(name: str, value: Any, what: str) -> tuple[Any, ...]:
 def _wanted(
     value: Any, limits: Mapping[str, float], whole: bool, choices: Iterable[str] = ()
 ) -> str:
-    """What the value should have been, in words; nothing if it is that."""
+    """What the value should have been, in words; empty if it is fine."""
     if isinstance(value, bool) or not isinstance(value, Integral if whole else Real):
         return "a whole number" if whole else "a number"
     try:

@@ -388,7 +388,7 @@ def test_consumed_state_raises(entry: Enrolled) -> None:
     rule = entry.rule()
     state = rule.init(DIM, SIZES)
     rule.step(state, as_round(nobody(1), FLOAT64, np.zeros(DIM)))
-    assert "given away" in repr(state)
+    assert "used-up" in repr(state)
     with pytest.raises(StateError, match=r"use step\.state"):
         rule.step(state, as_round(nobody(2), FLOAT64, np.zeros(DIM)))
     with pytest.raises(StateError):

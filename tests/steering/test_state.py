@@ -95,7 +95,7 @@ def test_a_consumed_handle_raises() -> None:
     state = make_rule("fedavg").init(3, SIZES)
     assert repr(state) == "<state of fedavg>"
     state.consume()
-    assert repr(state) == "<given away state of fedavg>"
+    assert repr(state) == "<used-up state of fedavg>"
     for use in (
         state.consume,
         state.copy,
@@ -103,7 +103,7 @@ def test_a_consumed_handle_raises() -> None:
         lambda: state.memory,
         lambda: state.nbytes,
     ):
-        with pytest.raises(StateError, match="given to an earlier step"):
+        with pytest.raises(StateError, match="used up by an earlier step"):
             use()
 
 
@@ -151,8 +151,6 @@ def test_arrays_of_another_shape_are_refused() -> None:
     arrays["state.own.base"] = arrays["state.own.base"][:1]
     with pytest.raises(StateError, match=r"'state\.own\.base' of shape \[1\], not \[12\]"):
         State.unpack(arrays, meta)
-    del meta["state"]["fields"]["own"]["fields"]["base"]["shape"]  # as older ones are
-    State.unpack(arrays, meta)
 
 
 def test_missing_fields_without_a_default_are_refused() -> None:

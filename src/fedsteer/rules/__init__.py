@@ -38,7 +38,7 @@ RULES: dict[str, type[Algorithm]] = {
 }
 
 PRACTICAL = {"probabilities": "shrunk", "norm_bound": 0.5, "bad_clients": "drop"}
-"""What preset "practical" means for every rule; a rule's own `presets` come on top."""
+"""The preset "practical" of every rule; a rule's own `presets` are added."""
 
 PRESETS = ("paper", "practical")
 
@@ -46,8 +46,8 @@ PRESETS = ("paper", "practical")
 def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     """A rule by name.
 
-    preset    "paper": as published; "practical": estimated probabilities, norm bound, bad clients
-              dropped, and for FedSteer an online core set instead of a warm-up
+    preset    "paper": as published; "practical": probabilities are estimated, the aggregate is
+              bounded, bad clients are dropped, and FedSteer selects its core set online
     options   override the preset; `fedsteer rules NAME` lists them
 
     >>> make_rule("fedsteer", core_set=[3, 17, 42], ridge=0.5).name

@@ -3,10 +3,10 @@
     Delta = sum_c D_c y_c + sum_A d_i/p_i (g_i - y_c(i)),    D_c the weight of cluster c
     y_c <- n_i-weighted mean of the fresh updates of its active members
 
-The rival of FedSteer at equal memory: clusters x d. Clusters are given, or found by k-means on the
-snapshot of the same warm-up FedSteer selects from, or online: the first clients found a cluster
-each, later ones join the y_c that their first update is most aligned with (from the next round on,
-so that every aggregate stays unbiased).
+FedSteer's rival at equal memory, clusters x d. Clusters are given, or found by k-means on the
+snapshot of FedSteer's warm-up, or online: the first clients found one cluster each, and later ones
+join the y_c that is most aligned with their first update (from the next round on, so that every
+aggregate stays unbiased).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a step tells about itself, from numbers of size m and k.
+"""What a step reports about itself, from numbers of size m and k.
 
 With g^_i what the rule believed of client i before it had g_i, and a_i = d_i/p_i:
 
     residual     r_i = |g_i|^2 - 2 g_i . g^_i + |g^_i|^2
-    variance     sum_A a_i^2 (1 - p_i) r_i              Theorem 1, estimated from whoever is there
+    variance     sum_A a_i^2 (1 - p_i) r_i              Theorem 1, estimated from the active clients
 
-A server may take thousands of steps and look at none of this, so what takes more than writing down
-is worked out when it is first asked for.
+A server may take thousands of steps and look at none of this, so anything expensive is computed
+when it is first read.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
 
 
-def _nobody() -> Floats:
+def _empty() -> Floats:
     return np.zeros(0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnostics:
-    """What happened in a step, client by client and in sum; costs k dimensions only."""
+    """What happened in a step, per client and in total."""
 
     phase: str  # "train" or "warm-up"
     number: int = 0  # of the round
     clients: tuple[ClientId, ...] = ()
     fresh: tuple[bool, ...] = ()  # False: asked only to refresh
-    weights: Floats = field(default_factory=_nobody)  # the factor of g_i in the aggregate
-    delta_norm: float = 0.0  # 0 where the model stands still
+    weights: Floats = field(default_factory=_empty)  # the factor of g_i in the aggregate
+    delta_norm: float = 0.0  # 0 if the model stands still
     bound_factor: float = 1.0  # the norm bound scaled delta by this; 1: it did not act
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
     core_set: tuple[ClientId, ...] = ()
-    # What everything else follows from. Nothing here may be of size d: diagnostics are kept.
-    squared_norms: Floats = field(default_factory=_nobody)  # |g_i|^2
-    inverse_probabilities: Floats = field(default_factory=_nobody)  # 1 / p_i
-    last_seen: Floats | Integers = field(default_factory=_nobody)  # rounds; 0: never before
-    unbiased: Floats | None = None  # a_i, where the rule weighs by them and trains
+    # Everything else follows from these. Nothing may be of size d, because diagnostics are kept.
+    squared_norms: Floats = field(default_factory=_empty)  # |g_i|^2
+    inverse_probabilities: Floats = field(default_factory=_empty)  # 1 / p_i
+    last_seen: Floats | Integers = field(default_factory=_empty)  # rounds; 0: never before
+    unbiased: Floats | None = None  # a_i, if the rule weights by them and this is no warm-up
     beliefs: Beliefs = NO_BELIEFS
 
     @cached_property
@@ -63,12 +63,12 @@ class Diagnostics:
 
     @cached_property
     def relative_errors(self) -> Floats:
-        """|g_i - estimate|^2 / |g_i|^2 of the estimate before the refresh; nan where g_i is 0."""
+        """|g_i - estimate|^2 / |g_i|^2 of the estimate before the refresh; nan if g_i is 0."""
         return self._residuals / _positive(self.squared_norms)
 
     @cached_property
     def refreshed_errors(self) -> Floats:
-        """As `relative_errors`, of coordinates recomputed from g_i itself."""
+        """The same for coordinates recomputed from g_i itself."""
         after = self.beliefs.after
         if after is None:
             return np.full(len(self.clients), np.nan)
@@ -76,7 +76,7 @@ class Diagnostics:
 
     @cached_property
     def cosines(self) -> Floats:
-        """Between g_i and the estimate before the refresh; nan where there is none."""
+        """Between g_i and the estimate before the refresh; nan without an estimate."""
         before = self.beliefs.before
         if before is None:
             return np.full(len(self.clients), np.nan)
@@ -86,20 +86,20 @@ class Diagnostics:
 
     @cached_property
     def variance(self) -> float:
-        """Of the aggregate; nan for rules that do not weigh by d_i/p_i, and in a warm-up."""
+        """Of the aggregate; nan in a warm-up and for rules that do not weight by d_i/p_i."""
         if self.unbiased is None:
             return float("nan")
-        # d_i^2 (1 - p_i) / p_i^2 where the weights are not capped
+        # d_i^2 (1 - p_i) / p_i^2 unless the weights are capped
         return float((self.unbiased**2 * (1 - self.probabilities)) @ self._residuals)
 
     @property
     def condition(self) -> float:
-        """Of the basis' Gram matrix, where there is a basis."""
+        """Condition number of the basis' Gram matrix; nan without a basis."""
         return self.beliefs.condition
 
     @property
     def columns(self) -> int:
-        """Of the basis in use."""
+        """Columns of the basis in use."""
         return self.beliefs.columns
 
     @cached_property
@@ -109,5 +109,5 @@ class Diagnostics:
 
 
 def _positive(values: Floats) -> Floats:
-    """nan for zero: what is divided by it is not known."""
+    """The values, with nan in place of zero."""
     return np.where(values > 0, values, np.nan)

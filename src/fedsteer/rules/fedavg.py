@@ -1,10 +1,10 @@
-"""FedAvg: the weighted sum of whoever is there (McMahan et al. 2017).
+"""FedAvg: the weighted sum of the active clients' updates (McMahan et al. 2017).
 
     importance     Delta = sum_A d_i/p_i g_i               unbiased; the default
     participants   Delta = sum_A n_i g_i / sum_A n_i       the classic mean over participants
     normalised     Delta = sum_A d_i/p_i g_i / sum_A d_i/p_i    self-normalised (Hajek)
 
-Full participation is this rule with everybody active and p_i = 1.
+Full participation is this rule with all clients active and p_i = 1.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def averaging_weights(active: Active, average: str) -> Floats:
 
 
 def weighted_sum(active: Active, weights: Floats) -> Outcome:
-    """weights @ g, for rules that hold no estimate of anybody."""
+    """weights @ g, for rules without estimates."""
     result = active.one_pass(weights)
     return Outcome(
         delta=result.delta,
@@ -63,7 +63,7 @@ def weighted_sum(active: Active, weights: Floats) -> Outcome:
 
 @final
 class FedAvg(Algorithm):
-    """The weighted sum of whoever is there."""
+    """The weighted sum of the active clients' updates."""
 
     name: ClassVar[str] = "fedavg"
     options_type: ClassVar[type[Options]] = FedAvgOptions

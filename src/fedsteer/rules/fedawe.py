@@ -1,14 +1,14 @@
-"""FedAWE: every client goes on from where it left off (Xiang et al. 2024).
+"""FedAWE: every client continues from where it left off (Xiang et al. 2024).
 
     an active client starts from w_i, the aggregate it received at the end of its last active round
     w <- mean over A of  w_i + eta_g (t - tau_i) (w_i^E - w_i)
     w_i <- w, tau_i <- t for i in A          (w_i: the initial model and tau_i = 0 before)
 
-The factor t - tau_i makes up for the rounds missed, so no probabilities are needed. The paper's
-population is fixed; here a client that joins later has missed nothing: it starts from today's model
-with tau_i = t - 1, or one restart in round 500 would echo 500 times. Delta is
-w - (new w): the whole step, no server rate applies. The start travels as {"start": w_i} to each
-client; a round may also bring `starts` itself where clients keep their own. Memory N x d.
+The factor t - tau_i makes up for missed rounds, so no probabilities are needed. The paper's
+population is fixed. Here, a client that joins later has missed nothing: it starts from today's
+model with tau_i = t - 1; otherwise a client that joins in round 500 would count 500 times. Delta is
+w - (new w), the whole step, so no server rate applies. Each client is sent {"start": w_i}; if
+clients keep their models themselves, the round brings `starts`. Memory N x d.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class FedAWEOptions(Options):
 
 @dataclass
 class FedAWEMemory(Component):
-    """The model each client goes on from, and when it was last active."""
+    """The model each client continues from, and when it was last active."""
 
     initial: Array | None = None  # (d,)
     models: RowStore = field(default_factory=RowStore)  # (N, d)
     last: Table = field(default_factory=lambda: Table.empty(0))  # tau_i; 0: never active
-    since: Table = field(default_factory=lambda: Table.empty(0))  # joined in it, not active yet
+    since: Table = field(default_factory=lambda: Table.empty(0))  # round it joined; not active yet
 
 
 @final
 class FedAWE(Algorithm):
-    """Every client goes on from where it left off."""
+    """Every client continues from where it left off."""
 
     name: ClassVar[str] = "fedawe"
     options_type: ClassVar[type[Options]] = FedAWEOptions
@@ -72,7 +72,7 @@ class FedAWE(Algorithm):
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
         own: FedAWEMemory = memory.own
-        if own.initial is None:  # before the first step everyone starts from the global model
+        if own.initial is None:  # before the first step all start from the global model
             return asked
         slots = memory.clients.roster.preview(asked.train)
         members = memory.clients.sizes[slots] > 0
@@ -90,7 +90,7 @@ class FedAWE(Algorithm):
         dim = memory.clients.dim
         model = self._like_updates(active, "model", active.round.model, (dim,))
         starts = self._like_updates(active, "starts", active.round.starts, (len(active), dim))
-        count = max(int(np.count_nonzero(active.fresh)), 1)  # there is nothing here to refresh
+        count = max(int(np.count_nonzero(active.fresh)), 1)  # refreshing changes nothing
         members = active.old_sizes > 0
         last = np.maximum(own.last[active.slots], own.since[active.slots])
         gaps = np.where(members, active.round.number - last, 1.0)

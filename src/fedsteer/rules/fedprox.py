@@ -1,9 +1,9 @@
-"""FedProx: FedAvg's server, clients held back by a proximal term (Li et al. 2020).
+"""FedProx: FedAvg's server, with a proximal term that holds clients back (Li et al. 2020).
 
     local gradient <- gradient + mu (w - w_sent)
     Delta = sum_A d_i/p_i g_i
 
-mu travels to the clients as {"proximal": mu} in what `plan` asks for.
+Clients are sent {"proximal": mu} in the requests of `plan`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FedProxOptions(FedAvgOptions):
 
 @final
 class FedProx(Algorithm):
-    """FedAvg's server, clients held back by a proximal term."""
+    """FedAvg's server, with a proximal term that holds clients back."""
 
     name: ClassVar[str] = "fedprox"
     options_type: ClassVar[type[Options]] = FedProxOptions

@@ -3,9 +3,9 @@
     Delta = sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i),   0 <= beta_i <= 1
     h_i <- g_i for i in A, starting at 0
 
-beta_i is one number for all, or adaptive: beta_i = g_i . h_i / |h_i|^2 at the client's last visit,
-cut to [0, 1] (we add the cut: a tiny h_i would otherwise blow up the next estimate). beta = 1 is
-FedVARP, beta = 0 is FedAvg.
+beta_i is one number for all clients, or adaptive: beta_i = g_i . h_i / |h_i|^2 at the client's last
+visit, clipped to [0, 1]. The clipping is ours: a tiny h_i would otherwise blow up the next
+estimate. beta = 1 is FedVARP, beta = 0 is FedAvg.
 """
 
 from __future__ import annotations

@@ -39,11 +39,11 @@ def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
 
 
 class StaleUpdateRule(Algorithm):
-    """sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), h_i the last update of client i."""
+    """Delta = sum_i d_i beta_i h_i + sum_A d_i/p_i (g_i - beta_i h_i), with last updates h_i."""
 
     @abstractmethod
     def trust(self, recalled: Recalled) -> Floats:
-        """(m,) beta_i of the active clients from now on."""
+        """(m,) beta_i of the active clients until their next visit."""
 
     def begin(self, clients: Clients) -> Component:
         return UpdateMemory()

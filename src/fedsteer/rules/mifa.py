@@ -1,12 +1,12 @@
-"""MIFA: the mean of everybody's last update (Gu et al. 2021).
+"""MIFA: the mean of all clients' last updates (Gu et al. 2021).
 
     h_i <- g_i for i in A
     Delta = sum_i d_i h_i
 
 Needs no probabilities; biased by staleness. The original waits until every client has answered
-once (start="wait"); with start="zeros" the unheard count as 0, with "seen" the weights are those
-of the clients heard so far. Whoever was only asked to refresh counts like everybody: there are no
-weights 1/p_i that its visit could bias. Memory N x d.
+once (start="wait"). With start="zeros", clients without an update count as 0; with "seen", the
+weights are relative to the clients seen so far. Clients that were asked only to refresh count like
+the others, because there are no weights 1/p_i that their visit could bias. Memory N x d.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class MIFAOptions(Options):
 
     start: str = option(
         "zeros",
-        "the unheard count as 0, are waited for, or left out",
+        "clients without an update so far count as 0, are waited for, or are left out",
         choices=("zeros", "wait", "seen"),
     )
 
 
 @dataclass
 class MIFAMemory(Component):
-    """Everybody's last update, and how much weight has been heard."""
+    """The last updates, and the points of the clients that sent them."""
 
     updates: UpdateMemory = field(default_factory=UpdateMemory)
-    heard: float = 0.0  # sum of n_i over clients heard at least once
+    heard: float = 0.0  # sum of n_i over clients with an update
 
 
 @final
 class MIFA(Algorithm):
-    """The mean of everybody's last update."""
+    """The mean of all clients' last updates."""
 
     name: ClassVar[str] = "mifa"
     options_type: ClassVar[type[Options]] = MIFAOptions
@@ -63,7 +63,7 @@ class MIFA(Algorithm):
 
     def begin(self, clients: Clients) -> Component:
         if self.options.start == "wait" and not clients.closed:
-            raise ConfigurationError('start="wait" needs sizes: whom should it wait for?')
+            raise ConfigurationError('start="wait" needs sizes, to know which clients to wait for')
         return MIFAMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:

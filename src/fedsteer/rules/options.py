@@ -1,4 +1,4 @@
-"""What every rule can be told."""
+"""The options that all rules share."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class Options:
 
     probabilities: str | float = option(
         "known",
-        "where p_i comes from: passed with the round, estimated from visits, or a fraction the "
-        "server samples",
+        "source of p_i: passed with each round, estimated from visits, or the fraction of clients "
+        "that the server samples",
         choices=("known", "intervals", "visits", "shrunk"),
         above=0.0,
         high=1.0,
     )
     interval_cap: int = option(50, "longest interval that probabilities='intervals' counts", low=1)
     max_weight: float | None = option(
-        None, "cap on the weight d_i/p_i of one client; biased where it acts", above=0.0
+        None, "cap on the weight d_i/p_i of a client; biased whenever it acts", above=0.0
     )
     norm_bound: float | None = option(
         None, "rho: the aggregate is at most rho times the mean norm of updates", above=0.0
     )
     bad_clients: str = option(
         "refuse",
-        "an unusable client (NaN, wrong shape, duplicate, ...): refuse the round or drop the "
-        "client, record it and go on",
+        "if a client's input is unusable (NaN, wrong shape, duplicate, ...): refuse the round, or "
+        "drop the client, record it and continue",
         choices=("refuse", "drop"),
     )
     seed: int = option(0, "of the rule's own random draws", low=0)
@@ -42,7 +42,7 @@ class Options:
 
     @property
     def warms_up(self) -> bool:
-        """Whether training begins with a warm-up that waits for everybody."""
+        """Whether training begins with a warm-up that waits for all clients."""
         return False
 
 
@@ -60,7 +60,7 @@ class WarmUpOptions(Options):
 
 
 def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
-    """An options object; an unknown key is an error that names the nearest valid one."""
+    """An options object; the error for an unknown key names the nearest valid one."""
     known = [entry.name for entry in fields(kind)]
     for name in values:
         if name not in known:

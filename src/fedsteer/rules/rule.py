@@ -246,7 +246,8 @@ class Rule:
         delta = outcome.delta if factor == 1.0 else factor * outcome.delta
         diagnostics = self._diagnose(memory, active, outcome, factor, dropped)
         state.consume()
-        clients.welcome(active)
+        if active.resized:
+            clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
         clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete

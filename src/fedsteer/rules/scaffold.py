@@ -5,9 +5,9 @@
     model          Delta = sum_A n_i g_i / sum_A n_i     (or importance weighted)
     server control c <- c + sum_A d_i (c_i' - c_i)
 
-so that c = sum d_i c_i: where d_i = n_i / n change, because clients join, leave or bring another
-size, c follows. It travels as {"control": c} to everyone, c_i as {"control": c_i} to each client,
-both left out while they are zero. Memory (N + 1) x d where the server keeps the c_i, as here.
+so that c = sum d_i c_i, also when d_i = n_i / n change because clients join, leave or change size.
+All clients are sent {"control": c}, each its own {"control": c_i}, both only if they are not zero.
+The server keeps the c_i: memory (N + 1) x d.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Scaffold(Algorithm):
         own: ScaffoldMemory = memory.own
         n, kernels = active.total, active.kernels
         if own.control is None:
-            if not len(active):  # nobody has said yet what updates are like
+            if not len(active):  # it is unknown what updates are like
                 return
             own.control = kernels.allocate(
                 (active.round.updates.shape[1],), active.round.updates, "float64"
@@ -107,7 +107,7 @@ class Scaffold(Algorithm):
             return
         assert active.round.steps is not None
         rates = 1.0 / (active.round.steps * self.options.local_rate)
-        # g_i / (steps * rate) may be far beyond what two bytes hold.
+        # g_i / (steps * rate) may overflow two bytes.
         wide = "float64" if kernels.dtype_name(active.round.updates) == "float64" else "float32"
         like = kernels.allocate((0, active.round.updates.shape[1]), active.round.updates, wide)
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
@@ -128,7 +128,7 @@ class Scaffold(Algorithm):
         if own.controls.rows is None or own.control is None:
             return
         own.controls.rows[slots[slots < len(own.controls.rows)]] = 0
-        # What is left of c is taken from the c_i of those who stay: exactly, and once.
+        # Sum c anew from the c_i of the clients that stay.
         staying = np.flatnonzero(own.known.values > 0)
         total = memory.clients.total_without(slots, uses_probabilities=self.uses_probabilities)
         own.control[:], own.total = 0, total

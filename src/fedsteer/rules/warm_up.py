@@ -58,7 +58,7 @@ class WarmUp(Algorithm):
         return Requests(collect=collection.asked(memory.clients, asked.train))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        """Hold the model, or move it by the full aggregate once everybody has answered."""
+        """Hold the model, or move it by the full aggregate once all clients have answered."""
         assert isinstance(self.options, WarmUpOptions)
         own: WarmUpMemory = memory.own
         collection = own.collection

@@ -62,8 +62,8 @@ class Clients(Component):
         """p_i of members if they take part in the next round; None if rounds bring them."""
         if isinstance(self.source, Known):
             return None
-        nobody = np.zeros(len(slots), dtype=bool)
-        found: Floats = 1.0 / self.source.inverse(slots, self.number + 1, None, nobody)
+        absent = np.zeros(len(slots), dtype=bool)
+        found: Floats = 1.0 / self.source.inverse(slots, self.number + 1, None, absent)
         return found
 
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
@@ -166,8 +166,6 @@ class Clients(Component):
 
     def welcome(self, active: Active) -> None:
         """Give newcomers their slots; this comes before the algorithm's own commit."""
-        if not active.resized:
-            return
         newcomers = active.old_sizes <= 0
         if newcomers.any():
             self.roster.enrol(active.round.clients)

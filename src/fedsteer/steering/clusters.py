@@ -1,4 +1,4 @@
-"""Clients in clusters: one remembered update each, and k-means to find them."""
+"""Clusters of clients: one remembered update per cluster, and k-means to find them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsteer.steering.table import Table
 
 @dataclass
 class ClusterMemory(Component):
-    """One remembered update y_c per cluster, and who belongs where."""
+    """One remembered update y_c per cluster, and the cluster of each client."""
 
     gram: Floats  # (c, c) of the y_c
     mass: Floats  # (c,) sum of n_i over members: n D_c
@@ -24,7 +24,7 @@ class ClusterMemory(Component):
 
     @staticmethod
     def of(count: int) -> ClusterMemory:
-        """Without a member yet."""
+        """Clusters without members."""
         return ClusterMemory(
             gram=np.zeros((count, count)),
             mass=np.zeros(count),
@@ -42,22 +42,21 @@ class ClusterMemory(Component):
         self.member_of[slots] = labels
 
     def leave(self, slots: Any, sizes: Floats) -> None:
-        """These members are gone; of a cluster without any, no rounding error is left."""
-        nobody = np.full(len(slots), -1)
+        """Remove these members. The mass of an emptied cluster becomes exactly 0."""
         left = np.unique(self.member_of[slots].astype(np.int64))
-        self.assign(slots, nobody, np.zeros(len(slots)), sizes)
+        self.assign(slots, np.full(len(slots), -1), np.zeros(len(slots)), sizes)
         for cluster in left[left >= 0]:
             if not np.any(self.member_of.values == cluster):
                 self.mass[cluster] = 0.0
 
     def place_newcomers(self, active: Active, labels: Integers, result: Pass) -> Integers:
-        """Clusters after this round: whoever has none founds one, or joins the most aligned.
+        """Clusters after this round: clients without one found one, or join the most aligned.
 
-        A cluster founded in this very round is what its founder sent.
+        The y_c of a cluster founded in this round is its founder's update.
         """
         labels = labels.copy()
         products, squares = result.products.copy(), np.diag(self.gram).copy()
-        fresh = np.flatnonzero(active.fresh)  # whose mutual products `result.gram` holds
+        fresh = np.flatnonzero(active.fresh)  # the order of `result.gram`
         empty = [int(c) for c in np.flatnonzero(self.mass <= 0)]
         usable = active.fresh & (labels < 0) & (result.squared_norms > 0)
         for position in sorted(np.flatnonzero(usable), key=lambda i: active.slots[i]):
@@ -92,7 +91,7 @@ class ClusterMemory(Component):
         self.gram[np.ix_(touched, touched)] = fresh @ result.gram @ fresh.T
 
     def estimates(self, slots: Any) -> Array:
-        """(m, d) y_c of each client's cluster, zeros where it has none."""
+        """(m, d) y_c of each client's cluster; zeros without one."""
         labels = self.member_of[slots].astype(np.int64)
         picks = np.zeros((len(slots), len(self.mass)))
         picks[labels >= 0, labels[labels >= 0]] = 1.0

@@ -1,8 +1,8 @@
-"""One d-sized row per client: what the N x d rules keep.
+"""One d-sized row per client, for rules that keep N x d numbers.
 
-`RowStore` holds the rows; `UpdateMemory` adds what FedVARP, FedStale and MIFA share: the last
-update h_i of every client, a scale beta_i on it, and the running sum of n_i beta_i h_i, so that a
-round costs O(m d) and not O(N d).
+`RowStore` holds the rows. `UpdateMemory` is what FedVARP, FedStale and MIFA share: the last update
+h_i of every client, a scale beta_i on it, and the running sum of n_i beta_i h_i, with which a round
+costs O(m d) instead of O(N d).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class RowStore(Component):
-    """(capacity, d) rows by slot, of the library and device of the first update stored."""
+    """(capacity, d) rows by slot, of the library and device of the first stored update."""
 
     rows: Array | None = None
 
     def kept_as(self, updates: Array) -> str:
-        """The type that updates are stored in."""
+        """The dtype in which updates are stored."""
         return kernels_for(updates).dtype_name(updates if self.rows is None else self.rows)
 
     def reserve(self, slots: Integers, like: Array, expected: int) -> None:
-        """Make room for these slots; `expected` members size the first allocation."""
+        """Make room for these slots, the first time for at least `expected` members."""
         kernels = kernels_for(like)
         needed = int(slots.max()) + 1 if len(slots) else 0
         if self.rows is None:
@@ -66,7 +66,7 @@ class UpdateMemory(Component):
     squares: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # |h_i|^2; -1: none
     scales: Table = field(default_factory=lambda: Table.empty(0))  # beta_i
     base: Array | None = None  # (d,) float64: float32 would drift over many rounds
-    longest: float = 0.0  # square of the longest part of `base` since it was last taken anew
+    longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
 
     def recall(self, active: Active, weights: Floats, minus: Floats) -> Recalled:
         """Delta = sum_i d_i beta_i h_i + weights @ g - minus @ (beta h), in one pass.
@@ -104,7 +104,7 @@ class UpdateMemory(Component):
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
         self.store.write(slots, active.round.updates, len(clients.sizes.values))
-        # What will be taken out again is what was stored, in the type of the first round's updates.
+        # Add what was stored, in the dtype of the first updates: that is what is subtracted later.
         stored = self.store.rows
         assert stored is not None
         same = kernels.dtype_name(stored) == kernels.dtype_name(active.round.updates)
@@ -115,8 +115,8 @@ class UpdateMemory(Component):
         self.squares[slots] = recalled.result.squared_norms
         self.scales[slots] = scales
         self.longest = max(self.longest, float(before.max()), float(after.max()))
-        if self.longest > OUTWEIGHS**2 * after.max():  # else the sum, too, is long enough
-            self._add_up_if_short(clients, active)
+        if self.longest > OUTWEIGHS**2 * after.max():  # otherwise the sum is long enough, too
+            self._restore_precision(clients, active)
 
     def forget(self, slots: Integers, clients: Clients) -> None:
         """These clients are about to leave."""
@@ -128,10 +128,10 @@ class UpdateMemory(Component):
                 self.base, -leaving[known], self.store.rows, slots[known]
             )
             self.longest = max(self.longest, float((leaving**2 * squares)[known].max()))
-            self._add_up_if_short(clients)
+            self._restore_precision(clients)
 
-    def _add_up_if_short(self, clients: Clients, active: Active | None = None) -> None:
-        """The running sum anew, if a part that was in it outweighs the rest."""
+    def _restore_precision(self, clients: Clients, active: Active | None = None) -> None:
+        """Sum anew if a part that was once in `base` is far longer than what remains."""
         kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
         assert self.base is not None
         if self.longest <= OUTWEIGHS**2 * float((self.base * self.base).sum()):

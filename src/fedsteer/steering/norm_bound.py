@@ -2,12 +2,12 @@
 
     |sum_i d_i g_i| <= sum_i d_i |g_i| =: b,   so   Delta <- Delta min(1, rho b / |Delta|)
 
-b uses the last known norm of each client, this round's included; clients never heard of count with
-the mean of the known ones, weighted by their sizes. A heuristic, because old norms age, and biased
-whenever it acts, so every step reports the factor it applied.
+b uses the last known norm of each client, this round's included; clients without one count with the
+mean of the others, weighted by size. This is a heuristic, because old norms age, and it is biased
+whenever it acts, so every step reports its factor.
 
-The sum over all clients is kept running, and in two numbers: a client whose update once was 10^18
-times as long as others would leave nothing but its rounding error in one.
+The sum over all clients is kept running in two numbers. In one, a single update 10^18 times as long
+as the others would leave nothing but its rounding error.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class NormBound(Component):
     norms: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: never known
     weighted: float = 0.0  # sum of n_i |g_i| over clients with a known norm
     weight: float = 0.0  # sum of n_i over them
-    rest: float = 0.0  # what `weighted` lacks
+    rest: float = 0.0  # rounding error of `weighted`
 
     def preview(
         self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
     ) -> tuple[float, float]:
-        """(weighted, weight) once these clients' norms and sizes are taken in."""
+        """(weighted, weight) as `observe` would leave them."""
         weighted, _, weight = self._with(slots, norms, old_sizes, sizes)
         return weighted, weight
 
@@ -51,7 +51,7 @@ class NormBound(Component):
         self.norms[slots] = norms
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
-        """These clients left."""
+        """These clients left for good."""
         nothing = np.zeros(len(slots))
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
         self.norms[slots] = np.full(len(slots), -1.0)
@@ -59,7 +59,7 @@ class NormBound(Component):
     def _with(
         self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
     ) -> tuple[float, float, float]:
-        """(weighted, rest, weight) with these clients as they are now instead of as they were."""
+        """(weighted, rest, weight) with the new norms and sizes of these clients."""
         old = self.norms[slots]
         known = old >= 0
         less = (old_sizes * old)[known]

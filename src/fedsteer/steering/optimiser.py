@@ -8,8 +8,8 @@ With Delta the aggregate (a pseudo-gradient: w_sent - w_returned) and eta_s the 
     yogi       m as adam, v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)
                both                                           w <- w - eta_s m / (sqrt(v) + tau)
 
-As in Reddi et al. 2021: no bias correction, tau of the order of 1e-3; v starts at 0. Written with
-operators that NumPy and torch share, so it runs wherever the model lives.
+As in Reddi et al. 2021: no bias correction, tau about 1e-3; v starts at 0. The operators are common
+to NumPy and torch, so the step runs on the model's device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Moments(Component):
 
 @dataclass(frozen=True)
 class ServerOptimiser:
-    """Composed with every rule, by the simulator and by Flower alike."""
+    """Moves the model by an aggregate; goes with every rule, in the simulator and in Flower."""
 
     method: str = option("sgd", "or momentum, adam, yogi", choices=METHODS)
     rate: float = option(1.0, "of the step with the aggregate", above=0)
@@ -64,7 +64,7 @@ class ServerOptimiser:
         moments = state.memory
         assert isinstance(moments, Moments)
         moved, after = self._moved(moments, model, delta)
-        state.consume()  # at last: what cannot be computed leaves it as it was
+        state.consume()  # only now: an error leaves the state as it was
         return moved, State(state.rule, after)
 
     def _moved(self, moments: Moments, model: Array, delta: Array) -> tuple[Array, Moments]:

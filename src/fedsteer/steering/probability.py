@@ -1,8 +1,7 @@
 """Where participation probabilities come from: known, estimated, or the server's own sampling.
 
-Every source answers `inverse` (1/p_i of the active clients, which is what the rules use) before a
-round is computed and is told by `observe` who took part once it has ended well. Work is only ever
-done for the active clients.
+Before a round is computed, a source returns 1/p_i of the active clients (`inverse`); when the round
+is committed, it learns who took part (`observe`). No call loops over all clients.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.table import Table
 
 LEAST_VISITS = 0.5
-"""Visits that what is common to all clients counts for at least (`Shrunk`)."""
+"""`Shrunk`: the common share counts for at least this many visits."""
 
 
 class ProbabilitySource(Component, ABC):
-    """1/p_i of whoever is active. A source that does not count visits leaves all else as it is."""
+    """1/p_i of the active clients. Sources that count no visits implement `inverse` alone."""
 
     @abstractmethod
     def inverse(
@@ -30,26 +29,28 @@ class ProbabilitySource(Component, ABC):
     ) -> Floats:
         """1/p_i in round `number`.
 
-        given   the probabilities the caller passed, if any
-        fresh   (m,) who came by itself, default everybody; to be asked says nothing of p_i
+        given   the probabilities that came with the round, if any
+        fresh   (m,) False if the client was asked, which says nothing about p_i; default all True
         """
 
     def drift(self, slots: Integers, number: int, fresh: Flags | None = None) -> float:
-        """By what 1/p_i of the last round would have to be multiplied to be as today's are, where
-        all of them changed together; arguments as of `inverse`."""
+        """Factor from the last round's 1/p_i to today's, if all of them change together.
+
+        The arguments are those of `inverse`.
+        """
         return 1.0
 
     def join(self, slots: Integers, number: int) -> None:
-        """These clients are members since round `number`, in which they took part (0: before)."""
+        """These clients joined in round `number` and took part in it; 0: before the first round."""
 
     def observe(self, slots: Integers, number: int) -> None:
         """These clients took part in round `number`."""
 
     def forget(self, slots: Integers) -> None:
-        """These clients left."""
+        """These clients left for good."""
 
     def restart(self, number: int) -> None:
-        """Rounds up to `number` were a warm-up: count from here."""
+        """Rounds up to `number` were a warm-up: count from here on."""
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Known(ProbabilitySource):
         self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         if given is None:
-            if not len(slots):  # of nobody there is nothing to know
+            if not len(slots):
                 return np.ones(0)
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
@@ -85,7 +86,7 @@ class Sampled(ProbabilitySource):
 class Visits(ProbabilitySource):
     """1/p_i = rounds / visits since the client became a member, this round included.
 
-    Consistent for any p_i, where `Intervals` is biased by its cap; noisier in the first rounds.
+    Consistent for any p_i, while the cap of `Intervals` biases it; noisier in the first rounds.
     """
 
     since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
@@ -117,10 +118,10 @@ class Visits(ProbabilitySource):
 class Intervals(ProbabilitySource):
     """1/p_i = mean number of rounds between visits (FedAU, Wang and Ji 2024).
 
-    Rounds are counted since the last visit; an interval ends with a visit or at `cap` rounds, and
-    enters the running mean from the next round on. The first weight is 1. The cap bounds how much
-    one client can ever weigh and biases 1/p_i downwards: by .87 at p = .04 and cap 50, .18 at
-    p = .004. A client that joins later starts its first interval with its first visit.
+    An interval ends with a visit or after `cap` rounds, and enters the running mean from the next
+    round on. The first weight is 1. The cap bounds the weight of a client and biases 1/p_i
+    downwards: by a factor of .87 at p = .04 and cap 50, of .18 at p = .004. The first interval of a
+    client that joins later starts with its first visit.
     """
 
     cap: int = 50
@@ -138,7 +139,7 @@ class Intervals(ProbabilitySource):
 
     def observe(self, slots: Integers, number: int) -> None:
         since, count, mean = self._advanced(slots, number)
-        ended = number > since  # not so for whoever joined in this very round
+        ended = number > since  # False for clients that joined in this round
         self.mean[slots] = np.where(ended, (count * mean + number - since) / (count + 1.0), mean)
         self.count[slots] = count + ended
         self.since[slots] = float(number)
@@ -152,7 +153,7 @@ class Intervals(ProbabilitySource):
         self.since.values[self.since.values >= 0] = number
 
     def _advanced(self, slots: Integers, number: int) -> tuple[Floats, Floats, Floats]:
-        """Since, count and mean after the intervals that the cap has ended before this round."""
+        """Since, count and mean, with the intervals that the cap ended before this round."""
         since, count = self.since[slots], self.count[slots]
         since = np.where(since < 0, float(number), since)
         capped = np.maximum(number - 1 - since, 0.0) // self.cap
@@ -163,23 +164,22 @@ class Intervals(ProbabilitySource):
 
 @dataclass
 class Shrunk(ProbabilitySource):
-    """p_i between a client's own share of rounds and that of everybody (empirical Bayes).
+    """p_i between a client's own share of rounds and the share of all clients (empirical Bayes).
 
         p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members
 
-    s is how many rounds the common share q counts for, ten or as many as half a visit takes: with
-    less, whoever was not seen for long would weigh many times 1/q where clients are rare. Only
-    earlier rounds enter a client's own part, so that p_i does not depend on whether the client is
-    here now, and a client of whom nothing is known yet weighs 1/q: the first rounds are not lost to
-    weights that are too small.
-    While few have come back, q falls from round to round, and all 1/p_i grow with it (`drift`).
+    s is the number of rounds that q counts for: ten, or as many as half a visit takes. With fewer,
+    a client that was away for long would weigh many times 1/q if clients are rare. Only earlier
+    rounds enter a client's own part, so that p_i does not depend on whether the client is here now.
+    A new client weighs 1/q, so the first rounds do not count too little.
+    While few clients have come back, q falls from round to round and all 1/p_i grow (`drift`).
     """
 
     strength: float = 10.0
     since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
     visits: Table = field(default_factory=lambda: Table.empty(0))
     members: int = 0
-    newcomers: int = 0  # of these, whoever joined in the round that has not ended yet
+    newcomers: int = 0  # of these, the ones that joined in the current round
     number: int = 0  # the last round that was observed
     all_visits: float = 0.0
     all_rounds: float = 0.0
@@ -218,7 +218,7 @@ class Shrunk(ProbabilitySource):
         self.newcomers, self.number = 0, number
 
     def forget(self, slots: Integers) -> None:
-        # Their visits stay in q: of those who stay alone, it would say that nobody comes.
+        # Their visits stay in q, which would be too small without them.
         self.members -= int((self.since[slots] >= 0).sum())
         self.since[slots] = -1.0
         self.visits[slots] = 0.0
@@ -231,7 +231,7 @@ class Shrunk(ProbabilitySource):
 
 
 def _share(visits: float, rounds: float) -> float:
-    """q; one visit at least: of newcomers alone nobody can tell how rarely anybody comes back."""
+    """q, from at least one visit: newcomers alone do not tell how rarely clients come back."""
     return min(max(visits, 1.0) / rounds, 1.0) if rounds > 0 else 1.0
 
 

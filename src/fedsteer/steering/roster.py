@@ -16,8 +16,8 @@ from fedsteer.steering.kernels import Integers
 class Roster(Component):
     """Ids 0..dense-1 are their own slots at no cost in memory; other ids are looked up.
 
-    A million simulated clients thus need no dictionary, and a client of a real deployment may be
-    called anything. The slot of a looked-up client that left is given to the next newcomer.
+    So a million simulated clients need no dictionary, and clients of a deployment may have any
+    name. When a looked-up client leaves, the next newcomer gets its slot.
     """
 
     dense: int = 0
@@ -34,7 +34,7 @@ class Roster(Component):
         return self.dense + len(self.ids) + len(self.free)
 
     def places(self, clients: Sequence[ClientId]) -> list[int]:
-        """The slot of each client, -1 where the roster does not know it."""
+        """The slot of each client; -1 if it is unknown."""
         dense, slot_of = self.dense, self._slot_of
         return [
             client if isinstance(client, int) and 0 <= client < dense else slot_of.get(client, -1)
@@ -46,7 +46,7 @@ class Roster(Component):
         return np.array(self.places(clients), dtype=np.int64)
 
     def preview(self, clients: Sequence[ClientId]) -> Integers:
-        """As `find`, with the slots that `enrol` would give to newcomers; writes nothing."""
+        """As `find`, but newcomers have the slot that `enrol` would give them. Writes nothing."""
         places = self.places(clients)
         slots = np.array(places, dtype=np.int64)
         if -1 not in places:
@@ -73,7 +73,7 @@ class Roster(Component):
 
     def remove(self, clients: Iterable[ClientId]) -> None:
         """Forget looked-up ids; a dense id keeps its slot, which only it can ever use."""
-        for client in sorted(clients, key=id_order):  # whose slot is given away first
+        for client in sorted(clients, key=id_order):  # the order decides who gets the slots
             slot = self._slot_of.pop(client, None)
             if slot is not None:
                 place = self.ids.index(client)
@@ -81,7 +81,7 @@ class Roster(Component):
                 self.free.append(slot)
 
     def name(self, slot: int) -> ClientId:
-        """The id that has this slot."""
+        """The id with this slot."""
         return slot if slot < self.dense else self.ids[self.slots.index(slot)]
 
     def everyone(self) -> list[ClientId]:

@@ -1,12 +1,13 @@
-"""The state of a rule between rounds: a handle that is given away, and its exact packed form.
+"""The state of a rule between rounds: a handle that can be used once, and its exact packed form.
 
 A state is a tree of `Component` dataclasses whose fields are arrays, numbers, strings, None, plain
-lists, or further components. `State.pack` turns it into named arrays plus one JSON-able dictionary,
-`State.unpack` back, bit for bit: that pair is the checkpoint of the simulator and of Flower alike.
+lists, or further components. `State.pack` turns it into named arrays and a JSON-able dictionary,
+`State.unpack` back, bit for bit. `pack_server` does the same for a whole server; the checkpoints of
+the simulator and of Flower are made of it.
 
-Compatibility. `VERSION` rises only when a field is removed, renamed or changes its meaning. A field
-that is new and has a default needs no new version: older checkpoints load and take the default. A
-checkpoint of a newer version, or with fields this release does not know, is refused.
+Compatibility. `VERSION` rises when a field is removed, renamed or changes its meaning. A new field
+with a default needs no new version: older checkpoints take the default. A checkpoint of another
+version, or with unknown fields, is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fedsteer.steering.view import ClientsView
 VERSION = 2
 Arrays = dict[str, NDArray[Any]]
 PLAIN = frozenset((int, float, bool, str, list, dict, type(None)))
-"""What no array can be."""
+"""Types that are no array."""
 
 
 class State:
@@ -42,15 +43,15 @@ class State:
         self._memory: Component | None = memory
 
     def __repr__(self) -> str:
-        return f"<{'given away ' if self._memory is None else ''}state of {self.rule}>"
+        return f"<{'used-up ' if self._memory is None else ''}state of {self.rule}>"
 
     @property
     def memory(self) -> Component:
-        """The components, to read. Raises `StateError` once the state was given away."""
+        """The components, to read. Raises `StateError` once the state is used up."""
         if self._memory is None:
             raise StateError(
-                f"this {self.rule} state was given to an earlier step; use step.state, "
-                "or state.copy() before stepping if you need both"
+                f"this {self.rule} state was used up by an earlier step; use step.state, "
+                "or state.copy() before the step if you need both"
             )
         return self._memory
 
@@ -63,7 +64,7 @@ class State:
         return ClientsView(clients)
 
     def consume(self) -> Component:
-        """Take the components out; this handle is used up."""
+        """Take the components; this handle is used up."""
         memory = self.memory
         self._memory = None
         return memory
@@ -139,7 +140,7 @@ def _is_array(value: object) -> bool:
 
 def _arrays(component: Component) -> list[Array]:
     found, parts = list[Array](), [component]
-    for part in parts:  # which grows
+    for part in parts:  # the list grows in the loop
         for value in vars(part).values():
             if type(value) in PLAIN:
                 continue
@@ -186,7 +187,7 @@ def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -
         if tree["array"] not in arrays:
             raise StateError(f"checkpoint lacks the array {tree['array']!r}")
         shape = list(arrays[tree["array"]].shape)
-        if shape != tree.get("shape", shape):  # which older ones do not tell
+        if shape != tree["shape"]:
             raise StateError(
                 f"checkpoint has {tree['array']!r} of shape {shape}, not {tree['shape']}"
             )

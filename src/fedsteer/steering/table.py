@@ -12,8 +12,8 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Integers
 
 OUTWEIGHS = 1e4
-"""If a part taken out of a running sum was this many times as long as what remains, its rounding
-error would show in the rest: the sum is taken anew."""
+"""A running sum is summed anew once a part was removed from it that is this many times as long as
+the rest: its rounding error would show."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Table(Component):
         return Table(np.full(shape, fill, dtype), fill)
 
     def __getitem__(self, slots: Integers) -> NDArray[Any]:
-        try:  # asking beforehand costs as much as reading
+        try:
             return self.values.take(slots, axis=0)
         except IndexError:
             inside = slots < len(self.values)
