@@ -17,14 +17,7 @@ from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.replies import Reading, Reply
-from fedsteer.flower.setup import (
-    describe_setup,
-    manifest,
-    refuse_other_model,
-    refuse_other_setup,
-    refuse_to_repeat,
-)
-from fedsteer.flower.store import RunStore
+from fedsteer.flower.store import RunStore, describe_setup, manifest, refuse_other_setup
 from fedsteer.records.rows import Totals, client_rows, refused_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -91,18 +84,28 @@ class ServerRun:
             self.begin(arrays, resume=True)
             return
         other = GlobalModel(arrays, self.options.steer, self.options.buffers)
-        refuse_other_model(self.model.describe(), other.describe())
+        if other.describe() != self.model.describe():
+            raise ConfigurationError(
+                "this strategy has trained a model with other arrays, and a second start continues "
+                "with that model; make a new strategy"
+            )
         self.number = max(self.number, self.state.clients.number)  # if a round was interrupted
 
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:
-        """Take the arrays that a round begins with; a loop that is not ours may change them."""
+        """Take the arrays that a round begins with. Other loops than ours may change them."""
         if self.begun:
             self.model.take(arrays)
         else:
             self.begin(arrays, resume=self.options.resume)
         if number <= self.number:
             self.store.close()
-            refuse_to_repeat(number, self.number, self.options.folder)
+            where, instead = "this strategy", "make a new strategy"
+            if self.options.folder is not None:
+                where, instead = f"the checkpoint in {self.options.folder}", "choose another folder"
+            raise ConfigurationError(
+                f"round {number} was asked for, but {where} is after round {self.number}: only "
+                f"fedsteer's own start() continues from there; call that, or {instead}"
+            )
         self.let_leave()
         self.store.round_begins()
 

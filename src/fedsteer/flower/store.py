@@ -1,4 +1,4 @@
-"""What a Flower run leaves on disk: the same records as the simulator, and one checkpoint.
+"""What a Flower run leaves on disk: records and a checkpoint in the formats of the simulator.
 
 The checkpoint is written when a round has been aggregated, its row of rounds.jsonl when it has been
 evaluated too. A run that is killed in between finds the row in the checkpoint and evaluates again:
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,16 @@ import flwr
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.flower.metrics import accuracy_and_loss
+from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import plain
-from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
+from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, label_of, stream_file
+from fedsteer.rules import Rule
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
+TOO_LONG = {"arrays": "other arrays", "population": "another population"}
+"""Settings whose values are too long for an error message, in words."""
 EVALUATION = ("accuracy", "loss", "evaluation")
 """Columns of rounds.jsonl that come from the evaluation."""
 
@@ -62,7 +67,7 @@ class RunStore:
         return arrays, run
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
-        """Start a new run; whatever an older one left in the folder's record files goes."""
+        """Start a new run, and drop the records of an older one in this folder."""
         if self.folder is None:
             return
         self.pending = None
@@ -159,3 +164,65 @@ class RunStore:
                 raise
             self.records = records
         return self.records
+
+
+def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
+    """The rule's options as the user gave them; for "sampling" the rule itself gets "known"."""
+    return asdict(rule.options) | ({"probabilities": SAMPLING} if sampling else {})
+
+
+def manifest(
+    rule: Rule, preset: str, options: StrategyOptions, sampling: bool, dim: int
+) -> dict[str, Any]:
+    """The content of manifest.json."""
+    return {
+        "rule": {
+            "label": label_of(f"{rule.name}:{preset}"),
+            "name": rule.name,
+            "preset": preset,
+            "options": rule_options(rule, sampling),
+        },
+        "seed": rule.options.seed,
+        "experiment": {
+            "name": options.experiment,
+            "title": "A Flower run",
+            "server": {"rate": options.server_rate, "method": options.server_optimiser},
+            "participation": {
+                "fraction_train": options.fraction_train,
+                "authenticated": options.authenticated,
+            },
+        },
+        "engine": {"name": "flower"},
+        "dim": dim,
+    }
+
+
+def describe_setup(
+    rule: Rule, options: StrategyOptions, sampling: bool, arrays: list[list[Any]]
+) -> dict[str, Any]:
+    """The settings that cannot change between two starts of a run."""
+    setup: dict[str, Any] = plain(
+        {
+            "rule": rule.name,
+            "server_optimiser": "sgd" if rule.own_rate else options.server_optimiser,
+            "authenticated": options.authenticated,
+            "population": options.population,
+            "arrays": arrays,
+            **rule_options(rule, sampling),
+        }
+    )
+    return setup
+
+
+def refuse_other_setup(before: Mapping[str, Any], now: Mapping[str, Any], folder: Any) -> None:
+    """Raise if a checkpoint belongs to another rule, model or options.
+
+    An option that the checkpoint does not have is newer and had its default.
+    """
+    for key in now:
+        if key in before and before[key] != now[key]:
+            difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
+            raise ConfigurationError(
+                f"{folder} holds a checkpoint with {difference}; choose another folder, or set "
+                "resume=False to start over there"
+            )

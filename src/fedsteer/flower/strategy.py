@@ -2,7 +2,8 @@
 
 The rule and the server optimiser are those of the simulator and decide everything that happens to
 the model. The strategy only translates: who is asked (`asking`), what arrives (`replies`), which
-client it comes from (`identity`), and what a round changes on the server (`run`).
+client it comes from (`identity`), what a round changes on the server (`run`), and what is written
+to disk (`store`).
 """
 
 from __future__ import annotations
