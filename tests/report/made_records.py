@@ -168,7 +168,7 @@ def make_run(
 def make_result(
     folder: Path, label: str, seed: int | None, result: Mapping[str, Any] | None
 ) -> Path:
-    """The least a run can have: a manifest, and a result where one is given."""
+    """The least a run can have: a manifest, and a result if one is given."""
     with RecordWriter(folder) as writer:
         kept: dict[str, Any] = {"format": 1, "rule": {"label": label, "name": label.split(" ")[0]}}
         writer.manifest(kept if seed is None else kept | {"seed": seed})

@@ -1,4 +1,4 @@
-"""What is committed under results/ is what the committed records give, byte for byte."""
+"""The files under results/ are what the committed records give, byte for byte."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_archives_are_small_and_hold_finished_runs(archive: Path) -> None:
 
 def test_committed_files_come_from_committed_records(script: ModuleType) -> None:
     found = script.regenerated(ROOT)
-    assert ROOT / "README.md" in found, "the README's table stands between its comments"
+    assert ROOT / "README.md" in found, "the README's table is between its comments"
     differ = [path for path, content in found.items() if path.read_bytes() != content.encode()]
     assert not differ, "run `make results`"
 

@@ -90,7 +90,7 @@ def test_a_rule_that_falls_at_the_end_is_shown_or_named(tmp_path: Path) -> None:
 
 
 def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
-    for name, sent in (("told", {"bytes_up": 10, "bytes_down": 10}), ("untold", {})):
+    for name, sent in (("counted", {"bytes_up": 10, "bytes_down": 10}), ("unknown", {})):
         with RecordWriter(tmp_path / name / "fedavg" / "seed-0") as records:
             rule = {"label": "fedavg", "name": "fedavg"}
             records.manifest({"rule": rule, "seed": 0, "experiment": {"name": name}})
@@ -111,7 +111,7 @@ def test_a_single_evaluation_can_be_drawn_over_everything(tmp_path: Path) -> Non
     assert {"50.0  fedavg", "bytes sent, both ways"} <= set(words)
 
 
-def test_nothing_evaluated_is_said(tmp_path: Path) -> None:
+def test_a_picture_without_evaluations_is_an_error(tmp_path: Path) -> None:
     with RecordWriter(tmp_path / "run") as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
     with pytest.raises(DataError, match="nothing to draw"):
@@ -193,7 +193,7 @@ def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> N
     assert list(files_of(find_runs(tmp_path), paper_table)) == ["table.md"]
 
 
-def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+def test_a_figure_without_its_data_is_an_error(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path, ["fedavg"], seeds=1, rounds=4, clients=4))
     for draw in (core_size_svg, coordinates_svg):
         with pytest.raises(DataError, match="nothing to draw"):

@@ -179,15 +179,13 @@ def test_equal_data_of_two_experiments_is_kept_once(tmp_path: Path) -> None:
     assert picture["experiments"] == [0, 1]
 
 
-@pytest.mark.parametrize(("clients", "said"), [("first", 3), ("all", 0), ("none", 0)])
-def test_page_says_where_only_the_first_seed_is_kept(
-    tmp_path: Path, clients: str, said: int
-) -> None:
+@pytest.mark.parametrize(("clients", "notes"), [("first", 3), ("all", 0), ("none", 0)])
+def test_page_says_if_only_the_first_seed_is_kept(tmp_path: Path, clients: str, notes: int) -> None:
     make_comparison(tmp_path / "runs", ["fedavg", "fedsteer (paper)"], seeds=2, rounds=14)
     pack_records([tmp_path / "runs"], tmp_path / "records.tar.xz", clients=clients)
     runs = find_runs(tmp_path / "records.tar.xz")
     page = write_page(runs, tmp_path / "report.html").read_text()
-    assert page.count("From the first seed only") == said  # residual, staleness, dropped
+    assert page.count("From the first seed only") == notes  # residual, staleness, dropped
     assert "From the first seed only" not in page_of(tmp_path / "runs")
 
 
@@ -242,7 +240,7 @@ def test_shares_of_staleness_are_per_round_of_absence(tmp_path: Path) -> None:
     assert found[""]["y"] == pytest.approx([0.1] * 6)
 
 
-def test_coordinates_are_told_by_training_round(tmp_path: Path) -> None:
+def test_coordinates_are_drawn_over_training_rounds(tmp_path: Path) -> None:
     make_run(tmp_path, rounds=6, label="fedsteer (paper)")
     (run,) = find_runs(tmp_path)
     assert run.rounds[0]["phase"] == "warm-up" and len(run.rounds) > 6

@@ -1,4 +1,4 @@
-"""Records that lie, lack things or come from elsewhere: nothing breaks, nothing is injected."""
+"""Records that are wrong, incomplete or foreign: nothing breaks, nothing is injected."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
 
 
 def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
-    """No answer is not a dropped update; what is none of our words is."""
+    """A missing answer is not a dropped update; an event we do not know is one."""
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
     with RecordWriter(tmp_path) as writer:
         for client, event in ((4, "failed"), (5, "refused")):
-            row = {"round": 2, "client": client, "event": event, "reason": "gone"}
+            row = {"round": 2, "client": client, "event": event, "reason": "offline"}
             writer.append("clients", row)
         writer.append("clients", row | {"event": "failed", "reason": "failed: once is enough"})
     page = page_of(tmp_path)
-    assert "failed: gone" in page and "refused: gone" in page
+    assert "failed: offline" in page and "refused: offline" in page
     assert "failed: once is enough" in page and "failed: failed" not in page
     assert "asked in vain, and why" in page
     data = data_of(page)
@@ -57,8 +57,8 @@ def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
     assert [data["kinds"][int(code)] for code in codes] == ["failed", "dropped"]
 
 
-def test_a_node_has_one_name_once_it_said_who_it_is(tmp_path: Path) -> None:
-    """As Flower's clients: nobody knows them before they answer for the first time."""
+def test_a_node_that_names_its_client_has_one_row(tmp_path: Path) -> None:
+    """Flower's clients are unknown until they answer for the first time."""
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
     with RecordWriter(tmp_path) as writer:
         for number, (client, event) in enumerate(

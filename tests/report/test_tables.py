@@ -181,7 +181,7 @@ def test_two_experiments_are_two_tables_in_one(tmp_path: Path) -> None:
     assert all(row.difference for row in found.rows if row.label == "mifa")
 
 
-def test_same_name_in_two_folders_is_told_apart(tmp_path: Path) -> None:
+def test_same_name_in_two_folders_gives_two_experiments(tmp_path: Path) -> None:
     for folder in ("first", "second"):
         make_comparison(tmp_path / folder, ["fedavg"], seeds=1, rounds=4)
     found = table(tmp_path)
@@ -201,13 +201,13 @@ def test_runs_with_other_settings_are_not_paired(tmp_path: Path) -> None:
 def test_runs_whose_clients_hold_other_points_are_not_paired(tmp_path: Path) -> None:
     make_comparison(tmp_path, ["fedavg", "mifa"], seeds=3, rounds=6)
     manifest = tmp_path / "rule-1" / "seed-1" / "manifest.json"
-    told = json.loads(manifest.read_text())
-    told["clients"]["holds"][0][0] += 1
-    manifest.write_text(json.dumps(told))
+    record = json.loads(manifest.read_text())
+    record["clients"]["holds"][0][0] += 1
+    manifest.write_text(json.dumps(record))
     (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
     assert difference is not None and difference.count == 2
-    del told["clients"]["holds"]  # nobody knows
-    manifest.write_text(json.dumps(told))
+    del record["clients"]["holds"]  # unknown in one of the two
+    manifest.write_text(json.dumps(record))
     (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
     assert difference is not None and difference.count == 3
 
@@ -226,15 +226,15 @@ def test_two_runs_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checksums", [("aa", "bb"), ("aa", "aa"), (None, None)])
-def test_runs_on_other_traces_are_told_apart(
+def test_runs_on_other_traces_are_other_experiments(
     tmp_path: Path, checksums: tuple[str | None, str | None]
 ) -> None:
-    """By what is in them; where nobody knows, by where they lay."""
+    """By their contents or, if these are unknown, by their file names."""
     for seed, checksum in enumerate(checksums):
         manifest = make_run(tmp_path / f"run-{seed}", seed=seed, rounds=4) / "manifest.json"
-        told = json.loads(manifest.read_text())
-        told["experiment"].setdefault("participation", {})["trace"] = f"{seed}.csv"
-        manifest.write_text(json.dumps(told | ({} if checksum is None else {"trace": checksum})))
+        record = json.loads(manifest.read_text())
+        record["experiment"].setdefault("participation", {})["trace"] = f"{seed}.csv"
+        manifest.write_text(json.dumps(record | ({} if checksum is None else {"trace": checksum})))
     assert len(table(tmp_path).experiments) == (1 if checksums == ("aa", "aa") else 2)
 
 
@@ -327,7 +327,7 @@ def test_the_baseline_of_the_runs_is_that_of_the_report(tmp_path: Path) -> None:
     assert summarise(runs, baseline="fedavg").baseline == "fedavg"
 
 
-def test_runs_that_could_not_go_on_are_named_with_their_reason(tmp_path: Path) -> None:
+def test_failed_runs_are_named_with_their_reason(tmp_path: Path) -> None:
     for seed in range(5):
         folder = make_run(tmp_path / f"seed-{seed}", seed=seed, finish=not seed)
         if seed:
@@ -335,5 +335,5 @@ def test_runs_that_could_not_go_on_are_named_with_their_reason(tmp_path: Path) -
             (folder / "failure.json").write_text(reason)
     text = " ".join(to_text(summarise(find_runs(tmp_path))).split())
     assert "4 unfinished runs are not counted." in text
-    assert "Could not go on: fedavg, seed 1: training diverges in round 1; fedavg, seed 2:" in text
+    assert "Failed: fedavg, seed 1: training diverges in round 1; fedavg, seed 2:" in text
     assert "round 3; and 1 more." in text

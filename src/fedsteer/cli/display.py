@@ -1,4 +1,4 @@
-"""What people see while they wait. Rich where it is installed and the output is a terminal."""
+"""Progress while runs are executed, if rich is installed and the output is a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.runner import Interrupted, Progress
 
 Update = Callable[[float, str], None]
-"""Called with the work done so far and a few words about it."""
+"""Takes the work done so far and a few words about it."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def _rich_bar() -> Any:
 def run_cells(
     cells: Sequence[Cell], options: argparse.Namespace, name: Callable[[Cell], str]
 ) -> list[Run] | None:
-    """All cells under a progress bar; None after a clean stop, which has been told."""
+    """Run all cells under a progress bar; None after an interrupt, which is reported on stderr."""
     done: dict[Path, float] = {}
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
 

@@ -1,30 +1,32 @@
 """Which runs belong together: an entry is one rule in one experiment, over its seeds.
 
 An entry is a row of the table and a colour on the page. Records of other programs may lack keys,
-so everything is looked up with `look`, which answers None for what is not there.
+so everything is looked up with `look`, which gives None for what is missing.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.records.names import SEED, label_of
 
+Key = TypeVar("Key")
+
 COMMON = ("data", "partition", "participation", "model", "training", "server")
-"""Sections of an experiment that rules compared with one another share."""
+"""Sections of an experiment that are the same for all rules of a comparison."""
 PLACES = ("data.folder",)
-"""Where a machine keeps what has a name of its own."""
+"""Settings that depend on the machine only."""
 NAMED = 4
-"""As many experiments have room in a title."""
+"""The most experiments a title names."""
 FULL = label_of("full")
-"""The label of FedAvg with everybody present: a yardstick, not FedAvg."""
+"""FedAvg with full participation: a yardstick, not FedAvg."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Entry:
 
 
 def look(value: Any, *keys: str) -> Any:
-    """`value[key][key]...`, or None where there is no such thing."""
+    """`value[key][key]...`, or None if there is no such thing."""
     for key in keys:
         if not isinstance(value, dict):
             return None
@@ -65,7 +67,7 @@ def number(value: Any, *keys: str) -> float | None:
 
 
 def seed_of(run: Run) -> int | None:
-    """The seed of a run, where it is known."""
+    """The seed of a run, if it is known."""
     seed = number(run.manifest, "seed")
     return None if seed is None else int(seed)
 
@@ -75,19 +77,18 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
     unique = list({run.folder.resolve(): run for run in runs}.values())
     if not unique:
         raise DataError("there are no runs to report")
-    by_experiment: dict[str, list[Run]] = {}
-    for run in unique:
-        by_experiment.setdefault(_text(run, "experiment", "name"), []).append(run)
-    found: list[Entry] = []
-    for experiment, members in by_experiment.items():
-        for folder, together in _apart(experiment, members):
-            for name, part in _by_settings(folder, together):
-                found += _entries(name, part)
+    found = [
+        _entry(name, label, members)
+        for experiment, together in _grouped(unique, _experiment).items()
+        for folder, apart in _apart(experiment, together)
+        for name, part in _by_settings(folder, apart)
+        for label, members in _grouped(part, _label).items()
+    ]
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
 
 def names_of(entries: Sequence[Entry]) -> list[str]:
-    """What to call each entry: its label, led by the experiment where there are several."""
+    """What to call each entry: its label, after the experiment if there are several."""
     several = len({entry.experiment for entry in entries}) > 1
     return [
         f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
@@ -106,19 +107,20 @@ def title_of(runs: Iterable[Run]) -> str:
 
 
 def _by_settings(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
-    """Runs on other data, or of other length, are no runs of one experiment whatever its name."""
+    """Runs with other data or length belong to another experiment, whatever its name."""
     settings = [_settings(run) for run in runs]
     varied = [
         key
         for key in dict.fromkeys(key for one in settings for key in one)
-        # A setting that a run does not know is no difference: records may be older than it.
+        # A setting that a run does not have is no difference: its records may be older.
         if len({one[key] for one in settings if key in one}) > 1
     ]
-    parts: dict[str, list[Run]] = {}
-    for run, own in zip(runs, settings, strict=True):
-        words = ", ".join(f"{key}={own[key]}" for key in varied if key in own)
-        parts.setdefault(f"{experiment} ({words})" if words else experiment, []).append(run)
-    return list(parts.items())
+    words = {
+        run.folder: ", ".join(f"{key}={own[key]}" for key in varied if key in own)
+        for run, own in zip(runs, settings, strict=True)
+    }
+    parts = _grouped(runs, lambda run: words[run.folder])
+    return [(f"{experiment} ({own})" if own else experiment, part) for own, part in parts.items()]
 
 
 def _settings(run: Run) -> dict[str, str]:
@@ -132,38 +134,36 @@ def _settings(run: Run) -> dict[str, str]:
         if f"{section}.{key}" not in PLACES
     }
     if (trace := look(run.manifest, "trace")) is not None:
-        found["participation.trace"] = str(trace)[:8]  # wherever the file lies
+        found["participation.trace"] = str(trace)[:8]  # whatever the file is called
     rounds = look(experiment, "run", "rounds")
-    if rounds is None and run.finished:  # who ran it told nobody how many there would be
+    if rounds is None and run.finished:  # the plan is not recorded
         rounds = look(run.result, "rounds")
     return found if rounds is None else found | {"run.rounds": json.dumps(rounds)}
 
 
 def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
-    """Two comparisons that share a name but lie in different folders are different experiments."""
-    if not _clash(runs):
+    """Comparisons that share a name but have different folders are different experiments."""
+    clash = _clash(runs)
+    if clash is None:
         return [(experiment, runs)]
-    parts: dict[Any, list[Run]] = {}
-    for run in runs:
-        parts.setdefault(_comparison(run), []).append(run)
+    parts = _grouped(runs, _comparison)
     titles = [folder.name for folder in parts]
     tellable = len(parts) > 1 and len(set(titles)) == len(titles)
-    # Runs that were made one by one have folders of their own, whether they belong together or not.
+    # Runs made one by one have folders of their own, whether they belong together or not.
     if not tellable or any(run.folder.resolve() in parts for run in runs):
         by_settings = _by_settings(experiment, runs)
         if not any(_clash(part) for _, part in by_settings):
             return by_settings
     if not tellable:
-        first, second = _clash(runs) or (runs[0], runs[0])
+        first, second = clash
         raise DataError(
             f"{first.folder} and {second.folder} are runs of the same rule with the same seed; "
             "report them apart"
         )
-    named = [
-        (f"{experiment} ({title})".strip(), part)
-        for title, part in zip(titles, parts.values(), strict=True)
+    named = zip(titles, parts.values(), strict=True)
+    return [
+        pair for title, part in named for pair in _apart(f"{experiment} ({title})".strip(), part)
     ]
-    return [pair for name, part in named for pair in _apart(name, part)]
 
 
 def _comparison(run: Run) -> Path:
@@ -173,30 +173,22 @@ def _comparison(run: Run) -> Path:
 
 
 def _clash(runs: list[Run]) -> tuple[Run, Run] | None:
-    seen: dict[tuple[str, int], Run] = {}
-    for run in runs:
-        seed = seed_of(run)
-        if seed is None:
-            continue
-        other = seen.setdefault((_label(run), seed), run)
-        if other is not run:
-            return other, run
+    """Two runs of one rule with one seed."""
+    known = [run for run in runs if seed_of(run) is not None]
+    for same in _grouped(known, lambda run: (_label(run), seed_of(run))).values():
+        if len(same) > 1:
+            return same[0], same[1]
     return None
 
 
-def _entries(experiment: str, runs: list[Run]) -> list[Entry]:
-    by_label: dict[str, list[Run]] = {}
-    for run in runs:
-        by_label.setdefault(_label(run), []).append(run)
-    return [
-        Entry(
-            experiment,
-            label,
-            (label != FULL and _text(members[0], "rule", "name")) or label,
-            tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
-        )
-        for label, members in by_label.items()
-    ]
+def _entry(experiment: str, label: str, runs: list[Run]) -> Entry:
+    by_seed = sorted(runs, key=lambda run: (seed_of(run) or 0, str(run.folder)))
+    rule = label if label == FULL else _text(runs[0], "rule", "name") or label
+    return Entry(experiment=experiment, label=label, rule=rule, runs=tuple(by_seed))
+
+
+def _experiment(run: Run) -> str:
+    return _text(run, "experiment", "name")
 
 
 def _label(run: Run) -> str:
@@ -206,6 +198,13 @@ def _label(run: Run) -> str:
 def _text(run: Run, *keys: str) -> str:
     found = look(run.manifest, *keys)
     return "" if found is None else str(found)
+
+
+def _grouped(runs: Iterable[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:
+    found: dict[Key, list[Run]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
 
 
 def in_order(names: Collection[str], order: Collection[str]) -> list[str]:

@@ -28,7 +28,7 @@ class Estimate:
 
     @property
     def drawn(self) -> float | None:
-        """`half` for a picture: None where it would tell nothing."""
+        """`half` for a picture; None if it would tell nothing."""
         return self.half if self.count >= DRAWN_FROM else None
 
 

@@ -3,8 +3,8 @@
 Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
 same draws under the same seed, so its interval is that of the differences seed by seed.
 
-The last round alone is a lottery for rules that swing between label groups. The mean over the
-evaluations of the last third of the training rounds stands beside it.
+The last round alone is a lottery for rules that swing between label groups, so the mean over the
+evaluations of the last third of the training rounds is reported too.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from fedsteer.report.summary import Row, Summary
 
 MISSING = "-"
 COSTS = ("memory", "warm-up rounds")
-"""Headings that are left out late if there is little room: they often differ where accuracies are
-alike."""
+"""Columns that are kept longest if there is little room; they often tell equal rules apart."""
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
 Form = Callable[[float], str]
@@ -166,7 +165,7 @@ def note(summary: Summary) -> str:
     ]
     if failed:
         more = f"; and {len(failed) - SHOWN} more" if len(failed) > SHOWN else ""
-        parts.append(f"Could not go on: {'; '.join(failed[:SHOWN])}{more}.")
+        parts.append(f"Failed: {'; '.join(failed[:SHOWN])}{more}.")
     return " ".join(parts)
 
 
@@ -190,11 +189,6 @@ def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
     if found is None:
         return MISSING
     return form(found.mean) + ("" if found.half is None else f" ± {half(found.half)}")
-
-
-def alone(found: Estimate | None, form: Form) -> str:
-    """The mean in that form."""
-    return MISSING if found is None else form(found.mean)
 
 
 def size(value: float) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-// What the reader chooses, and drawing what is in view. Text from records is set as textContent.
+// What you choose, and drawing what is in view. Text from records is set as textContent.
 (() => {
   const data = plots.records;
   const view = {
@@ -37,7 +37,7 @@
     }
   }, { rootMargin: "240px" });
 
-  // On paper nobody scrolls.
+  // Printing shows everything at once.
   window.addEventListener("beforeprint", () => {
     [...stale].filter((box) => box.offsetParent).forEach(draw);
   });

@@ -1,6 +1,6 @@
 "use strict";
 // What each plot shows. `plots[name](view, panel)` gives plotly's traces and layout; `view` is what
-// the reader has chosen. Text from records goes through `plain`: plotly reads its texts as markup.
+// you have chosen. Text from records goes through `plain`: plotly reads its texts as markup.
 const plots = (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -69,7 +69,7 @@ const plots = (() => {
   const short = (value) => (value < 0.001 ? Number(value.toPrecision(3)).toExponential()
     : String(Number(value.toPrecision(6))));
   // A few round numbers for a logarithmic axis: the more decades, the fewer per decade. Within half
-  // a decade they are as far from each other as on a linear one; a single value stands in the middle.
+  // a decade they are spaced as on a linear axis; a single value is in the middle.
   function logarithmic(values, words = short, highest = Infinity) {
     const known = values.filter((value) => value > 0);
     if (!known.length) return { type: "log" };
@@ -191,7 +191,7 @@ const plots = (() => {
         return line(view, entry, x, y, hover, bin.map((words, at) => [words, share[at]]),
           "lines+markers");
       });
-    // Logarithmic: beside a rule that meets everybody in every round the others would lie at zero.
+    // Logarithmic: next to full participation all other rules would be at zero.
     const y = { title: "share per round of absence",
       ...logarithmic(traces.flatMap((trace) => trace.y), (value) => `${short(100 * value)}%`, 1),
       ...(traces.length ? {} : { range: [-3, 0] }) };

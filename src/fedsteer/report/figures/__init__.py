@@ -67,7 +67,7 @@ def table_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> str:
     """`table.md`."""
     if paper_table is None:
         summary = summarise(runs)
-        # Runs share a machine, so the time of one says little; the time of all stands below.
+        # Runs share a machine, so the time of one says little; the line below has the total.
         kept = [column.heading for column in columns(summary) if column.heading != "time"]
         return f"{to_markdown(summary, kept)}\n{origin(runs)}\n"
     figure = _figure_of(paper_table)

@@ -149,8 +149,8 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
 def _lowest_shown(curves: Sequence[Curve]) -> float:
     """The lower end of the axis, in percent.
 
-    It is where the slowest of the competing rules stands after a third of its rounds, or at its
-    end in a bad seed. A rule that ends far behind would press the others together at the top.
+    It shows the slowest of the competing rules after a third of its rounds and, in a bad seed, at
+    its end. A rule that ends far behind would press the others together at the top.
     """
     best = max(curve.last for curve in curves)
     rivals = [curve for curve in curves if curve.last > best - COMPETES]

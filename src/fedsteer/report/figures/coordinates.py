@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 ROUNDS = 75  # drawn; of 150 every second
-REACH = 99  # percent of the sizes lie within the colours
+REACH = 99  # percent of the values that the colours cover
 APART = 10  # rounds between the coordinates that are compared
 HEIGHT = 1.9  # inches of a row
 SHADES = 51
@@ -31,8 +31,8 @@ Floats = NDArray[np.float64]
 def coordinates_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
     """A row per rule (first seed), a column per watched client.
 
-    Colours reach to what 99 in 100 values of the row stay below: a single large one would leave
-    the others pale. What is larger has the last colour.
+    The colours cover 99 in 100 values of the row, because a single large one would leave the
+    others pale. Larger values have the last colour.
     """
     known = {name: found[0] for name, found in _watched(runs).items()}
 
