@@ -59,6 +59,10 @@ def test_another_loop_cannot_begin_again_without_a_folder() -> None:
     Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
     with pytest.raises(ConfigurationError, match="make a new strategy"):
         Strategy.start(strategy, world(), arrays(**INITIAL), num_rounds=2)
+    # The refused start does not put the trained model back to the first arrays.
+    continued = strategy.start(world(), arrays(**INITIAL), num_rounds=3)
+    whole = FedSteer().start(world(), arrays(**INITIAL), num_rounds=3)
+    np.testing.assert_array_equal(values(continued.arrays)["w"], values(whole.arrays)["w"])
 
 
 def test_noise_added_by_a_wrapper_is_not_undone() -> None:

@@ -93,9 +93,7 @@ class ServerRun:
 
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:
         """Take the arrays that a round begins with. Other loops than ours may change them."""
-        if self.begun:
-            self.model.take(arrays)
-        else:
+        if not self.begun:
             self.begin(arrays, resume=self.options.resume)
         if number <= self.number:
             self.store.close()
@@ -106,6 +104,7 @@ class ServerRun:
                 f"round {number} was asked for, but {where} is after round {self.number}: only "
                 f"fedsteer's own start() continues from there; call that, or {instead}"
             )
+        self.model.take(arrays)
         self.let_leave()
         self.store.round_begins()
 
