@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -94,61 +95,72 @@ class DenseTrainer:
         self, orders: Sequence[Order], updates: Tensor
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Steps and losses; `updates` receives start - end, and some numbers behind that."""
-        first, options, threads = self.first, self.options, torch.get_num_threads()
-        clients = [order.points for order in orders]
-        counts = np.array([len(points) for points in clients])
-        most = int(counts.max())
-        batch = min(options.batch or most, most)
+        first, rate, threads = self.first, self.options.rate, torch.get_num_threads()
+        most = max(len(order.points) for order in orders)
         start = orders[0].start
         shared = all(order.start is start for order in orders)
-        starts = torch.stack([start] if shared else [order.start for order in orders])
-        every = torch.from_numpy(np.concatenate([np.resize(points, most) for points in clients]))
-        images = self._images(every).unflatten(0, (len(orders), most))
+        starts = start.contiguous()[None] if shared else torch.stack([o.start for o in orders])
+        points = torch.from_numpy(_filled(orders, most))
+        images = self._images(points).unflatten(0, (len(orders), most))
         with torch_threads(1):
             outputs = self._first_outputs(starts, images, threads)
-            steps = options.epochs * -(-counts // batch)
-            gram = self.grams.stacked(clients, images) if steps.max() > 1 else images
-            weights = torch.from_numpy(_batch_shares(counts, most, batch)).to(images.dtype)
-            labels = self.data.labels.index_select(0, every).view(len(orders), most)
-            masks = None
-            if options.mask_absent_labels:
-                masks = torch.stack([self.data.label_mask(points) for points in clients])
             upper = starts[:, self.above :].expand(len(orders), -1).clone()
-            sink = Sink(upper, adds=True, scale=-options.rate)
             given = images.new_zeros((len(orders), most, self.rows))
-            own_rows = given[:, :, : first.outside]  # A; the columns behind are there for `moved`
-            losses = images.new_zeros(len(orders), dtype=torch.float64)
-            for epoch, places in enumerate(self._epochs(orders, most)):
-                values, products, targets = outputs, gram, labels
-                if places is not None:
-                    values, products = _reordered(outputs, places), _reordered(gram, places)
-                    targets = labels.gather(1, places)
-                for begin in range(0, most, batch):
-                    pick = slice(begin, begin + batch)
-                    met = most if epoch or places is not None else begin  # rest of A is still 0
-                    if met:
-                        out = torch.baddbmm(
-                            values[:, pick], products[:, pick, :met], own_rows[:, :met], alpha=-1
-                        )
-                    else:
-                        out = values[:, pick].clone()
-                    active = activate_(out, first.activation)
-                    loss, back = backpropagate(
-                        self.upper, Weights(upper, upper), active, targets[:, pick],
-                        weights[:, pick], masks, sink, inner=True,
-                    )  # fmt: skip
-                    losses += loss
-                    back = activation_gradient(active, back, first.activation).mul_(options.rate)
-                    if places is None:
-                        own_rows[:, pick] += back
-                    else:
-                        index = places[:, pick].unsqueeze(2).expand_as(back)
-                        own_rows.scatter_add_(1, index, back)
+            own = given[:, :, : first.outside]  # the rest stays 0
+            labels = self.data.labels.index_select(0, points).view(len(orders), most)
+            steps, losses = self._steps(orders, images, labels, outputs, upper, own)
             moved = updates[:, : self.rows * first.inside]
             with torch_threads(threads if len(orders) >= threads and moved.is_contiguous() else 1):
-                torch.bmm(given.mT, images, out=moved.unflatten(1, (self.rows, -1)))
-            updates[:, first.bias : self.above] = own_rows.sum(dim=1)
-            updates[:, self.above : self.dim] = starts[:, self.above :] - upper
+                matrix = moved.unflatten(1, (self.rows, -1))
+                matrix.baddbmm_(given.mT, images, beta=0, alpha=rate)
+            torch.mul(own.sum(dim=1), rate, out=updates[:, first.bias : self.above])
+            torch.sub(starts[:, self.above :], upper, out=updates[:, self.above : self.dim])
+        return steps, losses
+
+    def _steps(
+        self,
+        orders: Sequence[Order],
+        images: Tensor,
+        labels: Tensor,
+        outputs: Tensor,
+        upper: Tensor,
+        given: Tensor,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """All steps: changes `upper` and adds to `given`, which is A / rate."""
+        options, activation, most = self.options, self.first.activation, images.shape[1]
+        batch = min(options.batch or most, most)
+        counts = np.array([len(order.points) for order in orders])
+        steps = options.epochs * -(-counts // batch)
+        gram = images
+        if steps.max() > 1:
+            gram = self.grams.stacked([order.points for order in orders], images)
+        shares = _shares(tuple(counts.tolist()), batch, images.dtype).split(batch, 1)
+        masks = None
+        if options.mask_absent_labels:
+            masks = torch.stack([self.data.label_mask(order.points) for order in orders])
+        weights = Weights(upper, upper)
+        sink = Sink(upper, adds=True, scale=-options.rate)
+        losses = images.new_zeros(len(orders), dtype=torch.float64)
+        for epoch, places in enumerate(self._epochs(orders, most)):
+            rows = [_reordered(values, places) for values in (outputs, gram, labels)]
+            parts = zip(*(values.split(batch, 1) for values in rows), shares, strict=True)
+            for step, (start, products, targets, share) in enumerate(parts):
+                pick = slice(step * batch, step * batch + batch)
+                # At first only the points before this batch have given anything back.
+                met = most if epoch or places is not None else pick.start
+                active = start.clone()
+                if met:
+                    active.baddbmm_(products[:, :, :met], given[:, :met], alpha=-options.rate)
+                activate_(active, activation)
+                loss, back = backpropagate(
+                    self.upper, weights, active, targets, share, masks, sink, inner=True
+                )
+                losses += loss
+                back = activation_gradient(active, back, activation)
+                if places is None:
+                    given[:, pick].add_(back)
+                else:
+                    given.scatter_add_(1, places[:, pick].unsqueeze(2).expand_as(back), back)
         return steps, losses.numpy() / steps
 
     def _images(self, points: Tensor) -> Tensor:
@@ -188,14 +200,20 @@ class DenseTrainer:
         yield from torch.from_numpy(places)
 
 
-def _batch_shares(counts: NDArray[np.int64], most: int, batch: int) -> NDArray[np.float64]:
+@lru_cache(maxsize=8)
+def _shares(counts: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
     """(clients, points) 1/size of the batch at each place of an epoch, 0 behind the last point."""
-    place = np.arange(most)
-    left = counts[:, None] - place // batch * batch  # points from where the batch starts
-    found: NDArray[np.float64] = (place < counts[:, None]) / left.clip(1, batch)
-    return found
+    place, count = np.arange(max(counts)), np.array(counts)[:, None]
+    left = count - place // batch * batch  # points from where the batch starts
+    return torch.from_numpy((place < count) / left.clip(1, batch)).to(dtype)
 
 
-def _reordered(values: Tensor, places: Tensor) -> Tensor:
+def _filled(orders: Sequence[Order], most: int) -> NDArray[np.int64]:
+    """The points of all clients; those of a client that has fewer than `most` are repeated."""
+    clients = [order.points for order in orders]
+    return np.concatenate([own if len(own) == most else np.resize(own, most) for own in clients])
+
+
+def _reordered(values: Tensor, places: Tensor | None) -> Tensor:
     """(clients, points, ...) with the points in another order."""
-    return values[torch.arange(len(places)).unsqueeze(1), places]
+    return values if places is None else values[torch.arange(len(places)).unsqueeze(1), places]
