@@ -12,7 +12,7 @@ import pytest
 import fedsteer
 from fedsteer import RULES, ConfigurationError, Rule, StateError, make_rule
 from fedsteer.options import default_of, describe_range
-from fedsteer.rules import PRACTICAL, options
+from fedsteer.rules import PRACTICAL, Algorithm, options
 from fedsteer.rules.options import build_options
 
 every_name = pytest.mark.parametrize("name", RULES)
@@ -303,3 +303,12 @@ def test_describe_range() -> None:
 def test_the_examples_in_the_documentation_run(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0 and result.failed == 0
+
+
+def test_an_algorithm_with_a_memory_writes_and_forgets_it() -> None:
+    with pytest.raises(TypeError, match="Half must implement all of begin, commit, forget"):
+
+        class Half(Algorithm):
+            def begin(self, clients: Any) -> Any: ...
+
+            def compute(self, memory: Any, active: Any) -> Any: ...

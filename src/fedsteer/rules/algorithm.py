@@ -16,7 +16,7 @@ from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, kernels_for
+from fedsteer.steering.kernels import Array, Floats, Pass, kernels_for
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Action = Literal["move", "hold", "restart"]
 """What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""
+
+MEMORY_HOOKS = ("begin", "commit", "forget")
+"""An algorithm with a memory of its own implements all of these."""
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
 """Largest finite value of each dtype."""
@@ -59,9 +62,7 @@ class Requests:
 class Outcome:
     """What an algorithm computed from a round, before anything is written."""
 
-    delta: Array
-    delta_squared_norm: float
-    squared_norms: Floats  # (m,) |g_i|^2
+    result: Pass
     weights: Floats  # (m,) factor of g_i in delta
     action: Action = "move"
     phase: str = "train"
@@ -87,6 +88,11 @@ def no_estimates(memory: Memory, count: int) -> Array:
     return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
 
 
+@dataclass
+class NoMemory(Component):
+    """The own memory of an algorithm that remembers nothing."""
+
+
 class Algorithm(ABC):
     """A server rule. Subclasses are final: they implement hooks and override nothing else."""
 
@@ -100,14 +106,19 @@ class Algorithm(ABC):
     def __init__(self, options: Options) -> None:
         self.options = options
 
+    def __init_subclass__(cls) -> None:
+        own = [getattr(cls, name) is not getattr(Algorithm, name) for name in MEMORY_HOOKS]
+        if any(own) and not all(own):
+            raise TypeError(f"{cls.__name__} must implement all of {', '.join(MEMORY_HOOKS)}")
+
     @property
     def uses_probabilities(self) -> bool:
         """Whether clients are weighted by 1/p_i."""
         return True
 
-    @abstractmethod
     def begin(self, clients: Clients) -> Component:
-        """The algorithm's own memory before the first round."""
+        """The algorithm's own memory before the first round, if it has any."""
+        return NoMemory()
 
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
@@ -123,12 +134,10 @@ class Algorithm(ABC):
     def compute(self, memory: Memory, active: Active) -> Outcome:
         """The aggregate and everything `commit` needs. Writes nothing."""
 
-    @abstractmethod
-    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
+    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:  # noqa: B027
         """Take the round into the algorithm's own memory."""
 
-    @abstractmethod
-    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
+    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:  # noqa: B027
         """Clients at these slots, of these sizes, are about to leave."""
 
     def after_cycle(

@@ -94,23 +94,22 @@ class ClusterFedVARP(Algorithm):
             mass / total - belongs @ active.weights,
             gram_of=np.flatnonzero(active.fresh),
         )
-        products = result.products if own.rows is not None else np.zeros_like(belongs)
+        if own.rows is None:
+            result = replace(result, products=np.zeros_like(belongs))
         squares = own.gram.diagonal()
         return Outcome(
-            delta=result.delta,
-            delta_squared_norm=result.delta_squared_norm,
-            squared_norms=result.squared_norms,
+            result=result,
             weights=active.weights,
             beliefs=PlainBeliefs(
-                before=Estimates(np.sum(belongs * products, axis=0), squares @ belongs),
+                before=Estimates(np.sum(belongs * result.products, axis=0), squares @ belongs),
                 columns=int((squares > 0).sum()),
             ),
-            scratch=(labels, replace(result, products=products)),
+            scratch=labels,
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: ClusterMemory = memory.own
-        labels, result = outcome.scratch
+        labels, result = outcome.scratch, outcome.result
         if self.options.clusters is None:
             labels = own.place_newcomers(active, labels, result)
         own.assign(active.slots, labels, active.sizes, active.old_sizes)

@@ -10,19 +10,15 @@ Full participation is this rule with all clients active and p_i = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import ClassVar, final
 
 import numpy as np
 
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.options import Options
-from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 AVERAGES = ("importance", "participants", "normalised")
 
@@ -36,11 +32,6 @@ class FedAvgOptions(Options):
     )
 
 
-@dataclass
-class Nothing(Component):
-    """The memory of a rule that remembers nothing."""
-
-
 def averaging_weights(active: Active, average: str) -> Floats:
     """The factor of each g_i in the aggregate."""
     weights = active.weights
@@ -52,13 +43,7 @@ def averaging_weights(active: Active, average: str) -> Floats:
 
 def weighted_sum(active: Active, weights: Floats) -> Outcome:
     """weights @ g, for rules without estimates."""
-    result = active.one_pass(weights)
-    return Outcome(
-        delta=result.delta,
-        delta_squared_norm=result.delta_squared_norm,
-        squared_norms=result.squared_norms,
-        weights=weights,
-    )
+    return Outcome(result=active.one_pass(weights), weights=weights)
 
 
 @final
@@ -73,12 +58,5 @@ class FedAvg(Algorithm):
     def uses_probabilities(self) -> bool:
         return self.options.average != "participants"
 
-    def begin(self, clients: Clients) -> Component:
-        return Nothing()
-
     def compute(self, memory: Memory, active: Active) -> Outcome:
         return weighted_sum(active, averaging_weights(active, self.options.average))
-
-    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None: ...
-
-    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None: ...

@@ -113,13 +113,7 @@ class FedAWE(Algorithm):
         bad = np.flatnonzero(~np.isfinite(result.products).all(axis=1)).tolist()
         if bad and starts is not None:
             raise NotFinite(bad, "has a start model that is not finite")
-        return Outcome(
-            delta=result.delta,
-            delta_squared_norm=result.delta_squared_norm,
-            squared_norms=result.squared_norms,
-            weights=weights,
-            scratch=model,
-        )
+        return Outcome(result=result, weights=weights, scratch=model)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedAWEMemory = memory.own
@@ -132,7 +126,7 @@ class FedAWE(Algorithm):
         if not len(slots):
             return
         members = len(memory.clients.sizes.values)
-        moved = model - outcome.delta
+        moved = model - outcome.result.delta
         own.models.reserve(slots, model[None], members)  # updates may be of a narrower dtype
         assert own.models.rows is not None
         for slot in slots.tolist():

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import ClassVar, final
 
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedavg import FedAvg, FedAvgOptions
 from fedsteer.rules.options import Options
-from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +43,6 @@ class FedProx(Algorithm):
     def uses_probabilities(self) -> bool:
         return self.average.uses_probabilities
 
-    def begin(self, clients: Clients) -> Component:
-        return self.average.begin(clients)
-
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
@@ -58,9 +50,3 @@ class FedProx(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         return self.average.compute(memory, active)
-
-    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        self.average.commit(memory, active, outcome)
-
-    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        self.average.forget(memory, slots, sizes)

@@ -29,9 +29,7 @@ def recalled_outcome(recalled: Recalled, weights: Floats) -> Outcome:
     result, scales = recalled.result, recalled.scales
     estimates = Estimates(scales * recalled.dots, scales**2 * recalled.squares)
     return Outcome(
-        delta=result.delta,
-        delta_squared_norm=result.delta_squared_norm,
-        squared_norms=result.squared_norms,
+        result=result,
         weights=weights,
         beliefs=PlainBeliefs(before=estimates),
         scratch=recalled,

@@ -206,13 +206,13 @@ class Rule:
                     break
                 incoming.drop(faults)
             active = self._check(memory, incoming)
-        if not math.isfinite(outcome.delta_squared_norm):
+        if not math.isfinite(outcome.result.delta_squared_norm):
             raise Diverged(f"the aggregate of round {active.round.number} is not finite")
         return active, outcome
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
         """Updates that overflow the dtype in which they would be stored."""
-        squares = outcome.squared_norms.tolist()
+        squares = outcome.result.squared_norms.tolist()
         if not squares or max(squares) <= FITS_ANY**2:
             return {}
         kernels, updates = active.kernels, active.round.updates
@@ -228,9 +228,9 @@ class Rule:
         bound = memory.clients.bound
         if bound is None or outcome.action != "move":
             return 1.0
-        norms = np.sqrt(outcome.squared_norms)
+        norms = np.sqrt(outcome.result.squared_norms)
         known = bound.preview(active.slots, norms, active.old_sizes, active.sizes)
-        return bound.scale(math.sqrt(outcome.delta_squared_norm), *known)
+        return bound.scale(math.sqrt(outcome.result.delta_squared_norm), *known)
 
     def _commit(
         self,
@@ -243,13 +243,15 @@ class Rule:
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
         clients = memory.clients
-        delta = outcome.delta if factor == 1.0 else factor * outcome.delta
+        delta = outcome.result.delta
+        if factor != 1.0:
+            delta = factor * delta
         diagnostics = self._diagnose(memory, active, outcome, factor, dropped)
         state.consume()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        clients.commit(active, outcome.squared_norms, training=outcome.phase == "train")
+        clients.commit(active, outcome.result.squared_norms, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
@@ -269,7 +271,7 @@ class Rule:
         factor: float,
         dropped: Mapping[ClientId, str],
     ) -> Diagnostics:
-        moves = outcome.action != "hold"
+        delta_norm = factor * math.sqrt(outcome.result.delta_squared_norm)
         weighted = self.uses_probabilities and outcome.phase == "train"
         return Diagnostics(
             phase=outcome.phase,
@@ -277,11 +279,11 @@ class Rule:
             clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
-            delta_norm=factor * math.sqrt(outcome.delta_squared_norm) if moves else 0.0,
+            delta_norm=0.0 if outcome.action == "hold" else delta_norm,
             bound_factor=factor,
             dropped=dropped,
             core_set=outcome.core_set,
-            squared_norms=outcome.squared_norms,
+            squared_norms=outcome.result.squared_norms,
             inverse_probabilities=active.inverse_probabilities,
             last_seen=memory.clients.last_seen[active.slots],
             unbiased=active.weights if weighted else None,

@@ -65,9 +65,7 @@ class WarmUp(Algorithm):
         result, complete = collection.compute(memory.clients, active)
         last = complete and collection.done + 1 >= collection.cycles
         return Outcome(
-            delta=result.delta,
-            delta_squared_norm=result.delta_squared_norm,
-            squared_norms=result.squared_norms,
+            result=result,
             weights=active.shares if complete else np.zeros(len(active)),
             action=(
                 "restart" if last and self.options.reinitialise else "move" if complete else "hold"

@@ -56,7 +56,6 @@ class FedSteerMemory(Component):
 class Computed:
     """What one round hands from `compute` to `commit`."""
 
-    result: Pass
     roles: ColumnRoles
     old: Floats  # (m, k) coordinates before this round
     new: Floats  # (m, k) and after it
@@ -111,13 +110,11 @@ class FedSteer(Algorithm):
             new = used = self._coordinates(own, glance, roles)
             result = self._aggregate(own, active, roles, old=old, used=new)
         return Outcome(
-            delta=result.delta,
-            delta_squared_norm=result.delta_squared_norm,
-            squared_norms=result.squared_norms,
+            result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in own.columns.owners if owner is not None),
             beliefs=own.columns.beliefs(result.products, before=used, after=new),
-            scratch=Computed(result=result, roles=roles, old=old, new=new),
+            scratch=Computed(roles=roles, old=old, new=new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
@@ -125,7 +122,7 @@ class FedSteer(Algorithm):
         computed = outcome.scratch
         roles, columns, options = computed.roles, own.columns, self.options
         own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
-        takeovers = fill_vacant(roles, columns.owners, active, outcome.squared_norms)
+        takeovers = fill_vacant(roles, columns.owners, active, outcome.result.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
                 active.round.updates, options.width, options.seed
@@ -133,7 +130,7 @@ class FedSteer(Algorithm):
             if roles.reselecting and not takeovers:
                 takeovers = reselect(options, memory.clients, active, own.sketches, columns.owners)
         change = columns.renew(
-            computed.result, roles, takeovers, active.round.updates, options.cache
+            outcome.result, roles, takeovers, active.round.updates, options.cache
         )
         if change is not None:
             own.coordinates.change_basis(change)
