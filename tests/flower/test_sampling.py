@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,16 +17,16 @@ INITIAL = {"w": np.zeros(5, np.float32), "n": np.array(0)}
 
 
 def test_a_sample_is_a_function_of_the_seed_and_the_round() -> None:
-    names = {node: f"client-{node}" for node in range(100)}
-    first = sample(names, 0.1, 1, 7, 3, "train")
-    assert len(first) == 10 and first == sample(
-        dict(reversed(names.items())), 0.1, 1, 7, 3, "train"
-    )
-    assert first != sample(names, 0.1, 1, 7, 4, "train")
-    assert first != sample(names, 0.1, 1, 8, 3, "train")
-    assert len(sample(names, 0.01, 5, 7, 3, "train")) == 5
-    assert sample(names, 0.0, 5, 7, 3, "train") == []
-    assert sample({}, 0.5, 5, 7, 3, "train") == []
+    clients = {node: f"client-{node}" for node in range(100)}
+
+    def draw(clients: dict[int, str] = clients, **changes: Any) -> list[int]:
+        usual = {"fraction": 0.1, "least": 1, "seed": 7, "number": 3, "purpose": "train"}
+        return sample(clients, **usual | changes)  # type: ignore[arg-type]
+
+    assert len(draw()) == 10 and draw() == draw(dict(reversed(clients.items())))
+    assert draw() != draw(number=4) and draw() != draw(seed=8) and draw() != draw(purpose="test")
+    assert len(draw(fraction=0.01, least=5)) == 5
+    assert draw(fraction=0.0, least=5) == [] and draw({}, fraction=0.5, least=5) == []
 
 
 def test_a_fraction_is_asked_and_its_probability_is_used(tmp_path: Path) -> None:

@@ -57,7 +57,13 @@ def await_registration(grid: Grid, options: StrategyOptions) -> None:
 
 
 def sample(
-    clients: Mapping[int, str], fraction: float, least: int, seed: int, number: int, purpose: str
+    clients: Mapping[int, str],
+    *,
+    fraction: float,
+    least: int,
+    seed: int,
+    number: int,
+    purpose: str,
 ) -> list[int]:
     """Draw a fraction of the nodes: a function of the seed, the round and who is online."""
     order = sorted(clients, key=lambda node: (clients[node], node))

@@ -37,7 +37,9 @@ class ServerRun:
     state: State
     moments: State
 
-    def __init__(self, rule: Rule, preset: str, options: StrategyOptions, sampling: bool) -> None:
+    def __init__(
+        self, rule: Rule, options: StrategyOptions, *, preset: str, sampling: bool
+    ) -> None:
         self.rule, self.preset, self.options, self.sampling = rule, preset, options, sampling
         self.optimiser = ServerOptimiser(options.server_optimiser, options.server_rate)
         if rule.own_rate:

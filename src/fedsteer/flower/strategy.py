@@ -68,7 +68,7 @@ class RuleStrategy(Strategy):
         self.sampling = options.get("probabilities") == SAMPLING
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, preset, self.options, self.sampling)
+        self.run = ServerRun(self.rule, self.options, preset=preset, sampling=self.sampling)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
@@ -231,9 +231,14 @@ class RuleStrategy(Strategy):
             raise
 
     def _sample(self, clients: Mapping[int, str], purpose: str, number: int) -> list[int]:
-        fraction = getattr(self.options, f"fraction_{purpose}")
-        least = getattr(self.options, f"min_{purpose}_nodes")
-        return sample(clients, fraction, least, self.rule.options.seed, number, purpose)
+        return sample(
+            clients,
+            fraction=getattr(self.options, f"fraction_{purpose}"),
+            least=getattr(self.options, f"min_{purpose}_nodes"),
+            seed=self.rule.options.seed,
+            number=number,
+            purpose=purpose,
+        )
 
     def _warn_about_identities(self, number: int, reading: Reading, asked: Asked) -> None:
         run, hints = self.run, list[str]()
