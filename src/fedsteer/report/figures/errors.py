@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, names_of
-from fedsteer.report.figures.plotting import add_legend, draw_line, set_log_ticks, to_svg_text
+from fedsteer.report.figures.plotting import (
+    MUTED,
+    add_legend,
+    draw_line,
+    set_log_ticks,
+    to_svg_text,
+)
 from fedsteer.report.statistics import Estimate
 from fedsteer.report.styles import Style, styles
 from fedsteer.report.tables import hundredths, table, with_half
@@ -47,9 +53,11 @@ def errors_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
             for axes, found in ((by_staleness, stale), (by_round, late)):
                 line = [(x, error.mean, error.half or 0.0) for x, error in found]
                 draw_line(axes, line, one.style)
+        for axes in (by_staleness, by_round):
+            axes.axhline(1, color=MUTED, linestyle="--", linewidth=1)
         by_staleness.set_yscale("log")
         by_staleness.set_ylim(low, high)
-        by_staleness.set_ylabel("relative squared error")
+        by_staleness.set_ylabel("squared error; 1 is knowing nothing")
         by_staleness.set_xscale("log")
         by_staleness.set_xlim(left=1)
         by_staleness.set_xlabel("rounds since the last visit")
