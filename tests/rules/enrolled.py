@@ -31,7 +31,7 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Enrolled:
-    """A rule with options; `open`: it also works without knowing the sizes beforehand."""
+    """A rule with options; `open`: it also works without sizes given at the start."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -184,5 +184,5 @@ def packed(state: State) -> tuple[dict[str, tuple[str, Any, bytes]], str]:
 
 
 def missing_rules() -> set[str]:
-    """Rules that nobody enrolled."""
+    """Rules that are not enrolled."""
     return set(RULES) - {entry.name for entry in AS_PUBLISHED.values()}

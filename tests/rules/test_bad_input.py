@@ -98,7 +98,7 @@ def refused(entry: Enrolled, fault: str) -> None:
     assert f"client {culprit!r}" in str(error.value)
     assert "client 1 " not in str(error.value) and "client 6" not in str(error.value)
     assert packed(played.state) == before
-    # The same handle goes on with the repaired round, as if nothing had happened.
+    # The same handle accepts the repaired round, as if nothing had happened.
     after = played.rule.step(played.state, good)
     expected = untouched.rule.step(untouched.state, good)
     assert after.delta.tobytes() == expected.delta.tobytes()
@@ -175,7 +175,7 @@ def test_both_of_a_pair_of_duplicates_are_at_fault(entry: Enrolled) -> None:
 @each_rule
 @pytest.mark.parametrize("library", ["numpy-float32", "torch-float32"])
 @pytest.mark.parametrize("as_list", [True, False])
-def test_when_everybody_is_dropped_it_is_a_round_with_nobody(
+def test_if_all_clients_are_dropped_the_round_is_empty(
     entry: Enrolled, library: str, as_list: bool
 ) -> None:
     convert = LIBRARIES[library]
@@ -229,7 +229,7 @@ def test_an_unusable_update_in_first_place_is_dropped_alone(like: Any) -> None:
     assert set(step.diagnostics.dropped) == {0}
 
 
-def test_fedawe_drops_whoever_started_from_nan() -> None:
+def test_fedawe_drops_clients_that_started_from_nan() -> None:
     rule = make_rule("fedawe", bad_clients="drop")
     starts = np.array([[np.nan] * 8, [0.0] * 8])
     given = Round(
@@ -242,7 +242,7 @@ def test_fedawe_drops_whoever_started_from_nan() -> None:
         rule.step(step.state, replace(given, number=2, model=np.zeros(8, int)))
 
 
-def test_a_first_update_that_is_useless_takes_nobody_along() -> None:
+def test_an_unusable_first_update_affects_no_other_client() -> None:
     rule = make_rule("fedavg", probabilities=0.5, bad_clients="drop")
     sent = Round(number=1, clients=[0, 1, 2], updates=[np.zeros(3), torch.ones(5), torch.ones(5)])
     assert list(rule.step(rule.init(5, np.ones(3)), sent).diagnostics.dropped) == [0]

@@ -71,7 +71,7 @@ def test_type_and_shape_stay(entry: Enrolled, library: str) -> None:
         assert delta.dtype == expected
         assert tuple(delta.shape) == (DIM,)
         assert np.isfinite(host(delta)).all()
-    # Round 1 of this story has somebody in it, so later rounds without anybody know the type.
+    # Round 1 of this story has clients, so the dtype is known in later rounds without any.
     assert len(played.diagnostics[0].clients) and not all(d.clients for d in played.diagnostics)
 
 
@@ -136,7 +136,7 @@ def test_order_of_clients_does_not_matter(entry: Enrolled, closed: bool) -> None
 
 @every_population
 @pytest.mark.parametrize("empty", ["array", "list"])
-def test_nobody_from_the_first_round_on(entry: Enrolled, closed: bool, empty: str) -> None:
+def test_empty_rounds_from_the_start(entry: Enrolled, closed: bool, empty: str) -> None:
     rule = entry.rule()
     state = rule.init(DIM, SIZES if closed else None)
     for number in (1, 2, 3):
@@ -166,7 +166,7 @@ def _later(event: Event, rounds: int) -> Event:
 
 @every_rule
 @pytest.mark.parametrize("empty", ["array", "list"])
-def test_nobody_later_moves_by_what_is_believed(entry: Enrolled, empty: str) -> None:
+def test_a_later_empty_round_moves_by_the_estimates(entry: Enrolled, empty: str) -> None:
     """Without anybody, Delta = sum_i d_i estimate_i over the members, joined and left ones too."""
     played = start(entry.rule()).play(events(6, rounds=40))
     clients = played.state.memory.clients  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ def test_nobody_later_moves_by_what_is_believed(entry: Enrolled, empty: str) -> 
 
 
 @every_rule
-def test_everybody_there_is_the_plain_mean(entry: Enrolled) -> None:
+def test_full_participation_is_the_plain_mean(entry: Enrolled) -> None:
     """With equal sizes and p = 1 every rule gives the mean of the updates, round after round."""
     rule = entry.rule()
     draw = np.random.default_rng(7)
@@ -339,7 +339,7 @@ def test_joining_and_leaving(entry: Enrolled, closed: bool) -> None:
 
 
 @every_rule
-def test_whoever_comes_back_is_as_new_as_a_stranger(entry: Enrolled) -> None:
+def test_a_client_that_left_and_returns_is_a_newcomer(entry: Enrolled) -> None:
     """After leaving, neither the same client nor the next one in its slot finds anything left."""
     if entry.options.get("coordinates") == "own":
         pytest.skip("the client that comes back has a column of its own, the stranger has not")
@@ -375,7 +375,7 @@ def test_leaving_twice_in_one_breath_is_leaving_once(entry: Enrolled) -> None:
 
 
 @every_rule
-def test_everybody_leaves(entry: Enrolled) -> None:
+def test_all_clients_leave(entry: Enrolled) -> None:
     played = start(entry.rule()).play(events(15, rounds=12))
     gone = played.state.memory.clients  # type: ignore[attr-defined]
     played.state = played.rule.leave(played.state, gone.members())
@@ -424,7 +424,7 @@ def test_a_round_writes_nothing_it_was_given(entry: Enrolled) -> None:
 
 
 @every_rule
-def test_plan_asks_whoever_is_available(entry: Enrolled) -> None:
+def test_plan_asks_the_available_clients(entry: Enrolled) -> None:
     """Whatever is asked of whom, only available or reachable clients are asked, each once."""
     played = start(entry.rule()).play(events(17, departures=False))
     number = played.state.clients.number + 1

@@ -37,7 +37,7 @@ def test_a_late_look_finds_what_an_early_one_does(entry: Enrolled) -> None:
 
 
 @every_rule
-def test_whoever_keeps_them_keeps_no_update(entry: Enrolled) -> None:
+def test_diagnostics_hold_no_update(entry: Enrolled) -> None:
     played, kept, gone = start(entry.rule()), [], []
     for event in events(7, rounds=10):
         if event.leaving:

@@ -34,7 +34,7 @@ def play(
 
 
 def nobody(rule: Rule, state: State, number: int, dim: int = 2) -> Any:
-    """What the rule believes of everybody: an empty round."""
+    """An empty round, which moves by the estimates of all clients."""
     return rule.step(
         state,
         Round(number=number, clients=[], updates=np.zeros((0, dim), np.float32), probabilities=[]),
@@ -135,7 +135,7 @@ def test_short_columns_count_beside_long_ones() -> None:
     np.testing.assert_allclose(rule.coordinates(state, [2]), [[0, 2 / 3]], rtol=1e-6)
 
 
-def test_short_columns_stay_where_a_long_one_comes_in() -> None:
+def test_short_columns_stay_when_a_long_one_comes_in() -> None:
     rule = make_rule(
         "fedsteer", select="online", core_size=2, magnitude="follow", reselect_every=3, swaps=1
     )
@@ -202,7 +202,7 @@ def test_the_order_in_which_clients_leave_does_not_matter() -> None:
     assert found[0].diagnostics.core_set == found[1].diagnostics.core_set
 
 
-def test_a_cluster_that_everybody_left_is_founded_anew() -> None:
+def test_a_cluster_that_all_members_left_is_founded_anew() -> None:
     sizes = [83, 76, 41, 50, 42]
     rule = make_rule("cluster_fedvarp", cluster_count=2, cycles=1)
     updates = np.array([[-1, 0], [1, 0.1], [1, 0], [1, 0.2], [1, 0.1]], np.float32)

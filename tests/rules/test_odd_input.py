@@ -1,4 +1,4 @@
-"""Input that is unusual and legal: tensors for vectors, nobody in many words, inference mode."""
+"""Unusual but legal input: tensors as vectors, forms of an empty round, inference mode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_ids_may_be_arrays() -> None:
     rule.step(step.state, Round(number=2, **given, refresh=np.array([], int)))
 
 
-def test_fedawe_begins_with_nobody_in_any_library() -> None:
+def test_fedawe_begins_with_an_empty_round_in_any_library() -> None:
     rule = make_rule("fedawe", bad_clients="drop")
     for clients, updates in (([], []), ([0], [torch.zeros(3)])):
         given = Round(number=1, clients=clients, updates=updates, model=torch.ones(8))
@@ -71,7 +71,7 @@ def test_sizes_may_be_tensors(dtype: str) -> None:
 @pytest.mark.parametrize(
     "empty", [None, [], (), np.zeros(0), np.zeros((0, 4)), torch.zeros(0), torch.zeros(0, 4)]
 )
-def test_nobody_may_be_said_in_many_ways(before: Any, empty: Any) -> None:
+def test_an_empty_round_may_be_written_in_many_ways(before: Any, empty: Any) -> None:
     rule = make_rule("fedavg", probabilities=0.5)
     state = rule.step(rule.init(4, [1] * 3), Round(number=1, clients=[0], updates=before)).state
     assert not np.asarray(rule.step(state, Round(number=2, clients=[], updates=empty)).delta).any()
@@ -82,7 +82,7 @@ def test_nobody_may_be_said_in_many_ways(before: Any, empty: Any) -> None:
 
 
 @every_rule
-def test_who_begins_with_nobody_may_go_on_with_torch(entry: Enrolled) -> None:
+def test_torch_updates_may_follow_an_empty_first_round(entry: Enrolled) -> None:
     rule = entry.rule(bad_clients="refuse")
     state, model = rule.init(DIM, SIZES), torch.zeros(DIM)
     for number in (1, 2):

@@ -157,7 +157,7 @@ def test_the_edges_of_the_ranges_are_allowed(name: str, right: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("select", ["search", "random"])
-def test_selections_that_need_to_know_everybody_say_so(select: str) -> None:
+def test_selections_that_need_all_clients_say_so(select: str) -> None:
     with pytest.raises(ConfigurationError, match="needs sizes"):
         make_rule("fedsteer", select=select).init(5)
     with pytest.raises(ConfigurationError, match="needs sizes"):
@@ -241,7 +241,7 @@ def test_a_rule_shows_what_differs_from_the_defaults() -> None:
     )
 
 
-def test_a_state_keeps_where_probabilities_come_from_and_its_bound() -> None:
+def test_a_state_keeps_its_source_of_probabilities_and_its_bound() -> None:
     state = make_rule("fedavg", probabilities="shrunk", norm_bound=0.5).init(3, [1.0, 2.0])
     with pytest.raises(StateError, match=r"='shrunk', .* norm_bound=0\.5, not"):
         make_rule("fedavg").plan(state, 1, [0])

@@ -68,7 +68,7 @@ def test_torch_to_numpy_is_refused_too(policy: str) -> None:
         rule.step(state, good_round(played))
 
 
-def test_another_device_is_told() -> None:
+def test_updates_on_another_device_are_refused() -> None:
     rule, elsewhere = make_rule("fedavg", probabilities=1.0), torch.ones(1, 4, device="meta")
     state = rule.init(4, np.ones(3), like=torch.zeros(1))
     with pytest.raises(RoundRefused, match="arrays on meta, earlier rounds had torch arrays"):
@@ -78,7 +78,7 @@ def test_another_device_is_told() -> None:
 
 
 @pytest.mark.parametrize("updates", [np.ones((3, 8)), "nonsense", 5, [np.ones(8)]])
-def test_updates_of_nobody_are_refused(updates: Any) -> None:
+def test_updates_without_clients_are_refused(updates: Any) -> None:
     rule = make_rule("fedavg", probabilities=0.5)
     state = rule.step(
         rule.init(8, np.ones(3)), Round(number=1, clients=[0], updates=np.ones((1, 8)))
@@ -106,7 +106,7 @@ def test_updates_of_nobody_are_refused(updates: Any) -> None:
         (lambda rule, state: State.unpack({}, {"version": VERSION}), "holds no state"),
     ],
 )
-def test_other_mistakes_are_told_in_one_line(act: Any, words: str) -> None:
+def test_other_mistakes_have_a_message_of_one_line(act: Any, words: str) -> None:
     rule = make_rule("fedavg")
     with pytest.raises(FedsteerError, match=words):
         act(rule, rule.init(3, [1, 1]))
@@ -121,7 +121,7 @@ def test_a_core_set_of_strangers() -> None:
 
 @every_rule
 def test_missing_probabilities(entry: Enrolled) -> None:
-    """A rule that needs them says so and says what else to do; the others go on."""
+    """A rule that needs them says so and what else to do; the others do without."""
     played = in_the_middle(entry, "refuse")
     before = packed(played.state)
     given = replace(good_round(played), probabilities=None)

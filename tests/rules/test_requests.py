@@ -57,7 +57,7 @@ def test_scaffold_sends_the_controls() -> None:
     assert sent > 40
 
 
-def test_scaffold_forgets_the_control_of_whoever_left() -> None:
+def test_scaffold_forgets_the_control_of_clients_that_left() -> None:
     rule = make_rule("scaffold")
     state, draw = rule.init(DIM, SIZES), np.random.default_rng(0)
 
@@ -103,7 +103,7 @@ def test_scaffolds_control_is_the_mean_of_all_however_many_there_are(sizes: Any)
     np.testing.assert_allclose(rule.plan(state, 31, [0]).shared["control"], 1.0)
 
 
-def test_fedawe_sends_the_model_each_client_goes_on_from() -> None:
+def test_fedawe_sends_the_model_each_client_continues_from() -> None:
     naive = NaiveFedAWE(DIM, dict(enumerate(SIZES)))
     sent = 0
     for event, asked in driven("fedawe", naive):

@@ -150,7 +150,7 @@ def exact_variance(rule: Rule, state: State, updates: Any) -> float:
 
 
 def with_coordinates(state: State, coordinates: Any) -> State:
-    """The same state with other coordinates s_i for everybody."""
+    """The same state with other coordinates s_i."""
     changed = state.copy()
     own = memory(changed)
     own.coordinates.write(np.arange(N), coordinates)
@@ -181,7 +181,7 @@ def test_theorem_1_projections_of_the_same_round_minimise_the_variance() -> None
 
 
 def test_the_rule_itself_stores_the_minimising_coordinates() -> None:
-    """After everybody was active on a fixed basis, the next round on that basis is optimal."""
+    """Once all clients were active on a fixed basis, the next round on it is optimal."""
     rule = make_rule("fedsteer", core_set=CORE, ridge=0.0)
     state = with_history(rule)
     updates, steered = fresh_updates(), basis(state)
@@ -291,7 +291,7 @@ def test_ridge_coordinates_on_all_clients_are_not_fedvarp() -> None:
 
 
 @pytest.mark.parametrize("label", UNBIASED)
-def test_everybody_active_with_certainty_gives_the_full_gradient(label: str) -> None:
+def test_certain_full_participation_gives_the_full_gradient(label: str) -> None:
     """With p = 1, FedSteer, FedVARP, FedStale and FedAvg coincide, whatever they remember."""
     name, options = UNBIASED[label]
     rule = make_rule(name, **options)
@@ -330,7 +330,7 @@ def test_a_gradient_in_the_span_is_reconstructed_exactly(solver: str) -> None:
 
 
 @pytest.mark.parametrize("magnitude", ["fixed", "follow"])
-def test_with_nobody_active_the_model_moves_by_the_projections_only(magnitude: str) -> None:
+def test_without_active_clients_the_model_moves_by_the_projections_only(magnitude: str) -> None:
     """Delta = Q u / n, and neither columns nor coordinates change."""
     rule = make_rule("fedsteer", core_set=CORE, magnitude=magnitude)
     state = with_history(rule)

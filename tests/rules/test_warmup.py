@@ -81,7 +81,7 @@ class Federation:
         return step
 
     def cycle(self) -> tuple[Any, Any]:
-        """Rounds until everybody answered: (the last step, snapshot of all updates)."""
+        """Rounds until all clients answered: (the last step, snapshot of all updates)."""
         snapshot = np.array([self.update(c) for c in self.present])
         while True:
             step = self.round()
@@ -187,7 +187,7 @@ def test_columns_when_training_begins(warm_start: str) -> None:
         np.testing.assert_allclose(space.gram, rows @ rows.T)
     else:
         assert space.rows is None and not space.gram.any()
-    # Nobody has coordinates yet: the first training round is that of FedAvg.
+    # There are no coordinates yet: the first training round is that of FedAvg.
     updates = np.random.default_rng(3).standard_normal((2, DIM))
     given = Round(
         number=world.number + 1, clients=[4, 8], updates=updates, probabilities=CHANCES[[4, 8]]
@@ -213,7 +213,7 @@ def test_without_reinitialisation_the_last_cycle_moves_like_the_others() -> None
 def test_estimated_probabilities_count_from_the_end_of_the_warm_up(
     reinitialise: bool, source: str, expected: float
 ) -> None:
-    """Rounds of waiting for everybody say nothing about how often a client takes part."""
+    """Rounds spent waiting say nothing about how often a client takes part."""
     world = federation(
         "fedsteer", core_size=K, cycles=2, reinitialise=reinitialise, probabilities=source
     )
@@ -257,7 +257,7 @@ def test_a_client_that_leaves_is_not_waited_for() -> None:
 
 
 def test_the_last_one_missing_leaves() -> None:
-    """The next round completes the cycle, with nobody in it."""
+    """The next round completes the cycle, without a client in it."""
     world = federation("fedsteer", core_size=K, cycles=1)
     snapshot = np.array([world.update(c) for c in range(N)])
     others = [c for c in range(N) if c != 6]
@@ -308,7 +308,7 @@ def test_a_client_that_joins_in_the_round_that_ends_it_can_be_chosen(warm_start:
 
 
 def test_reselection_knows_whom_the_search_chose() -> None:
-    """Whoever was chosen and has not been seen since is worth what the snapshot says."""
+    """A chosen client that was not seen since counts as in the snapshot."""
     rule = make_rule("fedsteer", core_size=3, cycles=1, reselect_every=1, sketch_width=8)
     updates = np.eye(8)[[0, 1, 2, 0, 1, 2, 0, 1, 2]] + 0.01 * DRAW.standard_normal((9, 8))
     state = rule.step(
@@ -326,7 +326,7 @@ def test_reselection_knows_whom_the_search_chose() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedsteer", "cluster_fedvarp"])
-def test_whoever_answered_left_and_came_back_is_asked_again(name: str) -> None:
+def test_a_client_that_answered_left_and_returned_is_asked_again(name: str) -> None:
     world = federation(name, cycles=1)
     snapshot = np.array([world.update(c) for c in range(N)])
     state = world.rule.step(
@@ -340,7 +340,7 @@ def test_whoever_answered_left_and_came_back_is_asked_again(name: str) -> None:
         state,
         Round(number=2, clients=others, updates=snapshot[others], probabilities=CHANCES[others]),
     ).state
-    assert world.rule.phase(state) == "train"  # nobody waited for it
+    assert world.rule.phase(state) == "train"  # without waiting for it
     rule = make_rule(name, cycles=1)
     state = rule.step(
         rule.init(DIM, SIZES),

@@ -102,7 +102,7 @@ def test_open_population_estimates_its_size_from_the_first_round_on() -> None:
     assert np.std(lasts) < np.std(firsts)
 
 
-def test_without_probabilities_an_open_population_is_whoever_was_seen() -> None:
+def test_without_probabilities_an_open_population_is_the_clients_seen() -> None:
     clients = people()
     assert (
         visit(clients, 1, ["a", "b"], uses_probabilities=False, probabilities=None).shares.sum()
@@ -213,7 +213,7 @@ def test_impossible_dimension_is_refused() -> None:
         enrol_population(0, [1.0], Known(), None)
 
 
-def test_who_leaves_an_open_population_takes_no_more_than_its_points() -> None:
+def test_clients_that_leave_an_open_population_take_only_their_points() -> None:
     """Most clients were never seen: twenty of a thousand leave 980, not half of what was seen."""
     draw, clients = np.random.default_rng(0), people(None)
     for number in range(1, 41):

@@ -89,7 +89,7 @@ def test_the_draw_decides_everything() -> None:
     assert (labelled(points, 4, seed=3) == labelled(points, 4, seed=3)).all()
 
 
-def test_founders_of_a_round_are_joined_by_whoever_resembles_them() -> None:
+def test_founders_of_a_round_are_joined_by_clients_that_resemble_them() -> None:
     """Twelve clients in three groups, all new at once, three clusters."""
     draw = np.random.default_rng(0)
     groups = np.array([0, 1, 2, 2, 1, 0, 1, 0, 2, 0, 1, 2])

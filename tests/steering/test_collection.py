@@ -52,7 +52,7 @@ def members() -> Clients:
     return enrol_population(DIM, SIZES, Known(), None)
 
 
-def test_holds_until_everybody_answered_then_aggregates_all() -> None:
+def test_holds_until_all_answered_then_aggregates_all() -> None:
     collection, clients = Collection(cycles=2), members()
     for names in ([1], [], [3, 0]):
         result, complete, collected = take(collection, clients, names)
@@ -73,7 +73,7 @@ def test_holds_until_everybody_answered_then_aggregates_all() -> None:
         4,
         False,
     )
-    # The next cycle waits for everybody again.
+    # The next cycle waits for all clients again.
     assert collection.asked(clients, [0, 1, 2, 3]) == (0, 1, 2, 3)
 
 
@@ -94,7 +94,7 @@ def test_a_second_answer_replaces_the_first() -> None:
     np.testing.assert_allclose(result.delta, expected, atol=1e-12)
 
 
-def test_nobody_waits_for_whoever_left() -> None:
+def test_clients_that_left_are_not_waited_for() -> None:
     collection, clients = Collection(cycles=1), members()
     take(collection, clients, [0, 1, 2])
     collection.forget(clients.roster.find([3]))
@@ -105,7 +105,7 @@ def test_nobody_waits_for_whoever_left() -> None:
     assert collected.slots.tolist() == [0, 1, 2]
 
 
-def test_whoever_joins_is_part_of_the_snapshot() -> None:
+def test_clients_that_join_are_part_of_the_snapshot() -> None:
     collection, clients = Collection(cycles=1), members()
     take(collection, clients, [0, 1, 2])
     take(collection, clients, ["new"], updates=UPDATES[[4]], sizes=[5.0])

@@ -162,7 +162,7 @@ def test_fused_pass_finds_the_bad_client(fused: Any, bad: float) -> None:
 @pytest.mark.parametrize("reply", ["refuse", "drop"])
 @pytest.mark.usefixtures("fused")
 def test_columns_are_those_of_numpy(reply: str, sent: str) -> None:
-    """Rounds with and without core clients; one is refused, or goes on without its bad client."""
+    """Rounds with and without core clients; one is refused, or continues without its bad client."""
     rule = make_rule("fedsteer", core_set=[0, 1, 2], ridge=0.5, bad_clients=reply)
     dim, draw = 500, torch.Generator().manual_seed(2)
     near, far = (rule.init(dim, np.full(20, 3.0)) for _ in range(2))

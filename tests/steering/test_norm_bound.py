@@ -91,7 +91,7 @@ def test_one_huge_update_is_forgotten_with_the_next(length: float) -> None:
         assert weighted / weight == pytest.approx(sizes @ norms / sizes.sum(), rel=1e-9)
         assert 0 < bound.scale(10.0, weighted, weight) < 1
         bound.observe(everybody, norms, sizes, sizes)
-        rest = everybody[1:]  # who is not there counts with what was last known
+        rest = everybody[1:]  # absent clients count with their last known norm
         weighted, _ = bound.preview(rest, norms[1:], sizes[1:], sizes[1:])
         if length < 1e20:
             assert weighted == pytest.approx(sizes @ norms, rel=1e-9)

@@ -109,7 +109,7 @@ def test_open_population_through_a_rule(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Visits, Intervals])
-def test_whoever_left_comes_back_as_a_newcomer(kind: type) -> None:
+def test_clients_that_left_return_as_newcomers(kind: type) -> None:
     source = closed(kind())
     slot = np.array([1])
     for number in (10, 20, 30):
@@ -186,7 +186,7 @@ def test_shrunk_is_a_plain_average_before_anything_is_known() -> None:
 
 
 def test_shrunk_of_an_open_population() -> None:
-    """Nobody but newcomers: weight 1; later, a newcomer weighs what members weigh on average."""
+    """Newcomers alone weigh 1; later, a newcomer weighs what members weigh on average."""
     source, first = Shrunk(), np.array([0, 1])
     source.join(first, 1)
     assert source.inverse(first, 1, None).tolist() == [1.0, 1.0]
@@ -200,7 +200,7 @@ def test_shrunk_of_an_open_population() -> None:
     assert known == pytest.approx((10 + 40) / (10 * share + 10))
 
 
-def test_shrunk_forgets_whoever_left() -> None:
+def test_shrunk_forgets_clients_that_left() -> None:
     """But for how often clients come: q counts their visits, and their rounds till then."""
     source = closed(Shrunk())
     for number, active in enumerate(visits_of(4, 30, rare=False), start=1):
@@ -228,7 +228,7 @@ def test_shrunk_is_consistent() -> None:
 
 
 def test_to_be_asked_says_nothing_of_p() -> None:
-    """A refresh of everybody leaves the weights of whoever came by itself as they were."""
+    """A refresh of all clients leaves the weights of those that came by themselves alone."""
     source = closed(Shrunk())
     for number, active in enumerate(visits_of(6, 30, rare=False), start=1):
         source.observe(np.array(active, np.int64), number)
@@ -238,7 +238,7 @@ def test_to_be_asked_says_nothing_of_p() -> None:
     np.testing.assert_allclose(source.inverse(everybody, 31, None, fresh)[came], expected)
 
 
-def test_shrunk_after_a_warm_up_counts_whoever_joined_in_it() -> None:
+def test_shrunk_after_a_warm_up_counts_clients_that_joined_in_it() -> None:
     source, other = Shrunk(), Shrunk()
     source.join(np.arange(2), 0)
     source.join(np.arange(2, 10), 3)
@@ -258,7 +258,7 @@ def test_shrunk_after_a_warm_up_counts_whoever_joined_in_it() -> None:
 def test_newcomers_alone_do_not_freeze_an_open_population(
     choice: str, members: int, odds: float
 ) -> None:
-    """Nobody may have come back by round two, and what a newcomer weighs then stays in n."""
+    """Perhaps no client is back by round two, and what a newcomer weighs then stays in n."""
     draw = np.random.default_rng(members)
     for rounds in ([["a", "b"], ["c", "d"]], [["a"], [], ["b"], ["c"]], []):
         rule = make_rule("fedavg", probabilities=choice)
@@ -280,7 +280,7 @@ def test_newcomers_alone_do_not_freeze_an_open_population(
 def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
     rule = make_rule("fedavg", probabilities="shrunk")
     state = rule.init(1, {f"old-{i}": 1.0 for i in range(4)} if closed else None)
-    if closed:  # nobody of those that are known has come
+    if closed:  # no known client has come
         step = rule.step(
             state, Round(number=1, clients=["new"], updates=np.ones((1, 1)), sizes=[1.0])
         )
@@ -297,10 +297,8 @@ def test_a_newcomer_among_strangers_weighs_little(closed: bool) -> None:
 
 
 @pytest.mark.parametrize(("members", "odds"), [(100, 0.1), (1_000, 0.01), (3_000, 0.003)])
-def test_steps_are_as_long_as_they_should_be_where_clients_are_rare(
-    members: int, odds: float
-) -> None:
-    """Everybody sends 1. Whoever was not seen for long is not taken to be next to never there."""
+def test_steps_have_the_right_length_if_clients_are_rare(members: int, odds: float) -> None:
+    """All clients send 1. One that was away for long does not count as nearly always absent."""
     draw = np.random.default_rng(2)
     for sizes in (np.ones(members), None):
         rule = make_rule("fedavg", probabilities="shrunk")
@@ -316,7 +314,7 @@ def test_steps_are_as_long_as_they_should_be_where_clients_are_rare(
             assert 0.7 < np.mean(part) < 1.8
 
 
-def test_steps_stay_as_long_while_nobody_comes_back() -> None:
+def test_steps_keep_their_length_while_no_client_comes_back() -> None:
     rule = make_rule("fedavg", probabilities="shrunk")
     state = rule.init(1)
     for number in range(1, 61):

@@ -59,7 +59,7 @@ def test_gradients_are_not_tracked() -> None:
     assert not settled.updates.requires_grad
 
 
-def test_nobody() -> None:
+def test_empty_rounds() -> None:
     for nothing in ([], (), np.zeros((0, DIM)), torch.zeros(0, DIM)):
         settled, faults = settle([], nothing, probabilities=[], sizes=[], steps=[])
         assert settled.updates.shape == (0, DIM) and not faults
@@ -88,7 +88,9 @@ def test_a_round_that_makes_no_sense_is_refused(clients: Any, updates: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["probabilities", "sizes", "steps"])
-@pytest.mark.parametrize("bad", [[0.5], [0.5, 0.5, 0.5], 0.5, [[0.5, 0.5]], ["a", "b"], [None, 1]])
+@pytest.mark.parametrize(
+    "bad", [[0.5], [0.5, 0.5, 0.5], 0.5, [[0.5, 0.5]], ["a", "b"], "ab", [None, 1]]
+)
 def test_vectors_of_another_shape_are_refused(name: str, bad: Any) -> None:
     if bad == [None, 1]:
         _, faults = settle([0, 1], np.ones((2, DIM)), **{name: bad})
@@ -114,7 +116,7 @@ def test_repeated_clients_are_both_at_fault() -> None:
     assert faults == dict.fromkeys((0, 2), "appears more than once")
 
 
-def test_refreshing_somebody_who_sent_nothing_is_refused() -> None:
+def test_refreshing_a_client_that_sent_nothing_is_refused() -> None:
     with pytest.raises(RoundRefused, match="sent no update") as refused:
         settle([0, 1], np.ones((2, DIM)), refresh=[1, "x"])
     assert refused.value.clients == ("x",)

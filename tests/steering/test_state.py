@@ -1,4 +1,4 @@
-"""States: packed and unpacked bit for bit, refused where they cannot be right."""
+"""States: packed and unpacked bit for bit, refused if they cannot be right."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class FedAWEOptions(Options):
     """Options of FedAWE."""
 
-    rate: float = option(1.0, "eta_g: how far a client's own step reaches", above=0.0)
+    rate: float = option(1.0, "eta_g: factor on each client's own step", above=0.0)
 
 
 @dataclass

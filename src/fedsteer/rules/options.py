@@ -35,7 +35,7 @@ class Options:
         "drop the client, record it and continue",
         choices=("refuse", "drop"),
     )
-    seed: int = option(0, "of the rule's own random draws", low=0)
+    seed: int = option(0, "seed of the rule's own random draws", low=0)
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -95,9 +95,9 @@ def zero_rows(like: Array, dim: int) -> Array:
 
 
 def _vector(values: Any, name: str, count: int) -> Floats:
-    if not isinstance(values, (list, tuple, np.ndarray)):
-        values = kernels_for(values).floats(values)  # a tensor, perhaps on a GPU
     try:
+        if not isinstance(values, (list, tuple, np.ndarray)):
+            values = kernels_for(values).floats(values)  # a tensor, perhaps on a GPU
         vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise RoundRefused(f"{name} must be {count} numbers") from None

@@ -91,7 +91,7 @@ def test_filling_vacant_columns_sets_owners_and_gram(magnitude: str) -> None:
 def test_a_change_of_basis_keeps_estimates_inside_the_common_span(
     magnitude: str, basis: str
 ) -> None:
-    """The new column lies in the old span, so both bases span the same and nothing may move."""
+    """The new column is in the old span, so both bases span the same and nothing may move."""
     if (magnitude, basis) == ("follow", "mean"):
         pytest.skip("not offered")
     draw = np.random.default_rng(1)
@@ -198,7 +198,7 @@ def test_vacate(keep_owner: bool) -> None:
     coordinates[:, 1] = total[1] = 0.0
     np.testing.assert_array_equal(space.coordinates.read(np.arange(N)), coordinates)
     np.testing.assert_array_equal(space.coordinates.total, total)
-    # The next owner finds nobody's coordinate on its column.
+    # No client has a coordinate on the next owner's column.
     renewed(space, draw.standard_normal((1, DIM)), installed=[(1, 0, "next")])
     np.testing.assert_allclose(
         space.coordinates.read(np.arange(N)), coordinates, rtol=0, atol=1e-12

@@ -110,7 +110,7 @@ def test_empty_systems() -> None:
 
 @pytest.mark.parametrize("solver", ["cholesky", "gradient"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_bad_client_spoils_nobody_else_and_takes_no_time(bad: float, solver: str) -> None:
+def test_a_bad_client_spoils_no_other_and_takes_no_time(bad: float, solver: str) -> None:
     """One right-hand side per client: a NaN must neither raise nor keep the descent running."""
     right = np.ones((4, 3))
     right[2, 1] = bad

@@ -108,7 +108,7 @@ def test_a_newcomer_in_the_core_set_answers_in_a_reselecting_round() -> None:
     np.testing.assert_array_equal(columns(state).rows, [updates[1], np.zeros(DIM)])
 
 
-def test_vacant_columns_are_filled_in_the_same_order_whoever_is_listed_first() -> None:
+def test_vacant_columns_are_filled_in_the_same_order_for_any_order_of_clients() -> None:
     """Also in a round that re-selects."""
     updates = np.random.default_rng(3).standard_normal((4, DIM))
     names = ["d", "b", "a", "c"]
