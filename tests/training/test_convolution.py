@@ -1,4 +1,4 @@
-"""The Triton kernels equal their plain references; on a GPU only, elsewhere there are none."""
+"""The Triton kernels equal their plain references; skipped where there is no GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers import convolution
-from fedsteer.training.layers.convolution import Window
+from fedsteer.training.layers import convolution_reference as reference
+from fedsteer.training.layers.convolution import Window, operations
 
 needs_gpu = pytest.mark.skipif(
     find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
@@ -48,22 +48,21 @@ def filters_of(window: Window, inside: int, outside: int) -> Tensor:
 def test_forward_and_backward(window: Window, inside: int, outside: int, activation: str) -> None:
     images, filters = drawn(3, 4, 9, 8, inside), filters_of(window, inside, outside)
     bias = drawn(3, outside + 3)[:, :outside]
-    expected = convolution.reference_convolve(images, filters, window, bias, activation)
+    kernels = operations(images.cuda())
+    expected, _ = reference.convolve(images, filters, window, True, bias, activation)
     beside = drawn(*expected.shape)
-    given = (images.cuda(), filters.cuda(), window, True, bias.cuda(), activation)
-    close(convolution.convolve(*given), expected)
-    close(convolution.convolve(*given, beside.cuda()), expected + beside)
+    given = (images.cuda(), filters.cuda(), window, True, bias.cuda(), activation, False)
+    close(kernels.convolve(*given, None)[0], expected)
+    close(kernels.convolve(*given, beside.cuda())[0], expected + beside)
     back = beside
-    into = torch.zeros(filters.shape, device="cuda")
-    convolution.filter_gradient(images.cuda(), back.cuda(), window, into)
-    close(into, convolution.reference_filter_gradient(images, back, window))
-    found = convolution.input_gradient(back.cuda(), filters.cuda(), window, (9, 8))
-    expected = convolution.reference_input_gradient(back, filters, window, (9, 8))
-    close(found, expected)
-    found = convolution.input_gradient(
-        back.cuda(), filters.cuda(), window, (9, 8), beside=images.cuda()
-    )
-    close(found, expected + images)
+    into, found_into = torch.zeros(filters.shape), torch.zeros(filters.shape, device="cuda")
+    kernels.filter_gradient(images.cuda(), back.cuda(), window, found_into, True)
+    reference.filter_gradient(images, back, window, into)
+    close(found_into, into)
+    given = (back.cuda(), filters.cuda(), window, (9, 8), True)
+    expected = reference.input_gradient(back, filters, window, (9, 8))
+    close(kernels.input_gradient(*given, None), expected)
+    close(kernels.input_gradient(*given, images.cuda()), expected + images)
 
 
 @needs_gpu
@@ -71,13 +70,16 @@ def test_bfloat16_differs_by_its_rounding_only() -> None:
     window = Window(3, 2, 1)
     images, filters = drawn(3, 4, 8, 8, 64).bfloat16(), filters_of(window, 64, 128).bfloat16()
     wide, wide_filters = images.float(), filters.float()
-    expected = convolution.reference_convolve(wide, wide_filters, window)
-    found = convolution.convolve(images.cuda(), filters.cuda(), window).float().cpu()
+    expected, _ = reference.convolve(wide, wide_filters, window)
+    kernels = operations(images.cuda())
+    found, _ = kernels.convolve(images.cuda(), filters.cuda(), window, True, None, "", False, None)
+    found = found.float().cpu()
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-1)
     back = found.bfloat16()
-    into = torch.zeros(filters.shape, device="cuda")
-    convolution.filter_gradient(images.cuda(), back.cuda(), window, into)
-    close(into, convolution.reference_filter_gradient(wide, back.float(), window))
+    into, found_into = torch.zeros(filters.shape), torch.zeros(filters.shape, device="cuda")
+    kernels.filter_gradient(images.cuda(), back.cuda(), window, found_into, True)
+    reference.filter_gradient(wide, back.float(), window, into)
+    close(found_into, into)
 
 
 @needs_gpu
@@ -85,31 +87,33 @@ def test_bfloat16_differs_by_its_rounding_only() -> None:
 @pytest.mark.parametrize("activation", ["", "relu", "tanh"])
 def test_pooling(window: Window, inside: int, outside: int, activation: str) -> None:
     images, filters = drawn(3, 5, 11, 10, inside), filters_of(window, inside, outside)
-    pooled, which = convolution.convolve_and_pool(
-        images.cuda(), filters.cuda(), window, True, None, activation
+    kernels = operations(images.cuda())
+    pooled, which = kernels.convolve(
+        images.cuda(), filters.cuda(), window, True, None, activation, True, None
     )
-    values = convolution.reference_convolve(images, filters, window, None, activation)
-    close(pooled, convolution.reference_pool(values)[0])
+    values, _ = reference.convolve(images, filters, window, True, None, activation)
+    close(pooled, reference.pool(values)[0])
     back, sides = drawn(*pooled.shape), (values.shape[2], values.shape[3])
-    found = convolution.spread(back.cuda(), which, sides)
-    close(found, convolution.reference_spread(back, which.cpu(), sides))
+    close(kernels.spread(back.cuda(), which, sides), reference.spread(back, which.cpu(), sides))
 
 
 @needs_gpu
 def test_of_equal_pixels_the_first_is_chosen() -> None:
     images, filters = torch.full((1, 1, 4, 4, 1), 0.25), torch.ones(1, 1, 1, 1, 16)
-    _, which = convolution.convolve_and_pool(images.cuda(), filters.cuda(), Window(1))
+    _, which = operations(images.cuda()).convolve(
+        images.cuda(), filters.cuda(), Window(1), True, None, "", True, None
+    )
     assert not which.any()
 
 
 def test_a_spread_gradient_is_that_of_max_pooling() -> None:
     images = drawn(2, 3, 7, 6, 4)
     images[:, :, :4, :3] = 0.25  # blank background: every pixel of a square is the largest
-    pooled, which = convolution.reference_pool(images)
+    pooled, which = reference.pool(images)
     back = drawn(*pooled.shape)
     plain = images.flatten(0, 1).permute(0, 3, 1, 2).requires_grad_()
     expected = torch.nn.functional.max_pool2d(plain, 2)
     torch.testing.assert_close(pooled.flatten(0, 1), expected.permute(0, 2, 3, 1))
     (gradient,) = torch.autograd.grad(expected, plain, back.flatten(0, 1).permute(0, 3, 1, 2))
-    found = convolution.reference_spread(back, which, (7, 6)).flatten(0, 1)
+    found = reference.spread(back, which, (7, 6)).flatten(0, 1)
     torch.testing.assert_close(found, gradient.permute(0, 2, 3, 1))

@@ -15,16 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers.convolution import (
-    Window,
-    activate_,
-    activation_gradient,
-    convolve,
-    convolve_and_pool,
-    filter_gradient,
-    input_gradient,
-    spread,
-)
+from fedsteer.training.layers.activations import activate_, activation_gradient
+from fedsteer.training.layers.convolution import Window, operations
 
 
 class Weights(NamedTuple):
@@ -123,12 +115,17 @@ class Convolution:
     def forward(
         self, weights: Weights, inputs: Tensor, beside: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        how = (self.filters(weights.short), self.window, self.exact, self.offset(weights.full))
-        if self.pools:
-            pooled, which = convolve_and_pool(inputs, *how, self.activation)
-            return pooled, (pooled, which)
-        values = convolve(inputs, *how, self.activation, beside)
-        return values, (values, None)
+        values, which = operations(inputs).convolve(
+            inputs,
+            self.filters(weights.short),
+            self.window,
+            self.exact,
+            self.offset(weights.full),
+            self.activation,
+            self.pools,
+            beside,
+        )
+        return values, (values, which)
 
     def backward(
         self,
@@ -145,14 +142,17 @@ class Convolution:
         offset = None if self.bias < 0 else back.sum(dim=(1, 2, 3))
         sides = (inputs.shape[2], inputs.shape[3])
         if which is not None:
-            back = spread(back, which, (self.window.over(sides[0]), self.window.over(sides[1])))
+            whole = self.window.over(sides[0]), self.window.over(sides[1])
+            back = operations(back).spread(back, which, whole)
         further = back
         if not first:
             filters = self.filters(weights.short)
-            further = input_gradient(back, filters, self.window, sides, self.exact, beside)
+            further = operations(back).input_gradient(
+                back, filters, self.window, sides, self.exact, beside
+            )
         into = self.filters(sink.flat)
         found = torch.empty_like(into) if sink.adds else into
-        filter_gradient(inputs, back, self.window, found, self.exact)
+        operations(inputs).filter_gradient(inputs, back, self.window, found, self.exact)
         if sink.adds:
             sink.take(into, found)
         if offset is not None:

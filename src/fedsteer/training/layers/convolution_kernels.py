@@ -1,4 +1,4 @@
-"""The Triton kernels of `convolution`: implicit matrix products, one launch for all clients.
+"""Stacked convolutions by Triton: implicit matrix products, one launch for all clients.
 
 Importing this module needs Triton. Sizes of layers are compile-time constants, so that places of
 pixels cost shifts and not divisions; numbers of samples and clients are not, so that a network is
@@ -57,7 +57,7 @@ def convolve(
     pools: bool,
     beside: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Both forms of `convolution.convolve`; which pixel of a square was the largest if `pools`."""
+    """See `convolution_reference.convolve`."""
     images = images.contiguous()
     clients, samples, height, width, inside = images.shape
     outside = filters.shape[-1]
@@ -91,7 +91,7 @@ def input_gradient(
     exact: bool,
     beside: Tensor | None,
 ) -> Tensor:
-    """See `convolution.input_gradient`."""
+    """See `convolution_reference.input_gradient`."""
     back = back.contiguous()
     clients, samples, rows, columns, outside = back.shape
     inside, stride = filters.shape[-2], window.stride
@@ -116,7 +116,7 @@ def input_gradient(
 def filter_gradient(
     images: Tensor, back: Tensor, window: Window, into: Tensor, exact: bool
 ) -> None:
-    """See `convolution.filter_gradient`; `into` is float32, one piece per client."""
+    """See `convolution_reference.filter_gradient`; `into` is float32, one piece per client."""
     images, back = images.contiguous(), back.contiguous()
     clients, samples, height, width, inside = images.shape
     rows, columns, outside = back.shape[2:]
@@ -148,7 +148,7 @@ def filter_gradient(
 
 
 def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
-    """See `convolution.spread`."""
+    """See `convolution_reference.spread`."""
     clients, samples, rows, columns, channels = back.shape
     result = back.new_empty((clients, samples, *sides, channels))
     _spread[(triton.cdiv(result.numel(), 1024),)](

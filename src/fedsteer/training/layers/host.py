@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedsteer.training.layers.activations import activate_, activation_gradient
 from fedsteer.training.layers.basic import Convolution, Flatten, Layer, Linear, Sink, Weights
-from fedsteer.training.layers.convolution import activate_, activation_gradient
 
 aten = torch.ops.aten
 

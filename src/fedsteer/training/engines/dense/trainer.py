@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsteer.training.engines.base import torch_threads
 from fedsteer.training.engines.dense.gram import GramMatrices, Points
+from fedsteer.training.layers.activations import activate_, activation_gradient
 from fedsteer.training.layers.basic import Layer, Linear, Sink, Weights
-from fedsteer.training.layers.convolution import activate_, activation_gradient
 from fedsteer.training.layers.formula import backpropagate
 from fedsteer.training.layers.known import is_dense
 from fedsteer.training.local import (
