@@ -61,8 +61,9 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.errors import ConfigurationError
     from fedsteer.records import find_runs, read_sheet, runs_of_sheet
     from fedsteer.records.files import write_json
-    from fedsteer.records.sheets import SHEET
+    from fedsteer.records.sheets import SHEET, join_sheets
     from fedsteer.report import write_files, write_page
+    from fedsteer.simulate.cells import Cell
     from fedsteer.simulate.experiment_files import parse_settings
     from fedsteer.simulate.paper_table import load_paper_table, shipped_paper_tables
 
@@ -98,10 +99,14 @@ def execute(options: argparse.Namespace) -> int:
             "stay",
             file=sys.stderr,
         )
-    record = _with_earlier(paper_table.record(_command(options)), before)
+        before = None
+    record = join_sheets(before, paper_table.record(_command(options)))
     write_json(out / SHEET, record)
-    cells = paper_table.cells(out)
-    runs = run_cells(cells, options, _name)
+
+    def title(cell: Cell) -> str:
+        return f"{cell.experiment.name}, {cell.rule.label}, seed {cell.seed}"
+
+    runs = run_cells(paper_table.cells(out), options, title)
     if runs is None:
         return 130
     # The table includes columns of earlier commands, but no runs of other tables.
@@ -113,22 +118,11 @@ def execute(options: argparse.Namespace) -> int:
     return tell_failures(runs)
 
 
-def _name(cell: Any) -> str:
-    return f"{cell.experiment.name}, {cell.rule.label}, seed {cell.seed}"
-
-
 def _folder(options: argparse.Namespace) -> str:
     """The default folder, one per reading, so two readings never share a table."""
     reading = "" if options.reading == "paper" else options.reading
     words = ("reproduce", options.name, options.only, reading, "smoke" if options.smoke else "")
     return "-".join(word for word in words if word)
-
-
-def _with_earlier(record: dict[str, Any], before: dict[str, Any] | None) -> dict[str, Any]:
-    """Joined with what earlier commands recorded of other columns in the same folder."""
-    from fedsteer.records.sheets import join_sheets
-
-    return join_sheets(before if before and before.get("name") == record["name"] else None, record)
 
 
 def _command(options: argparse.Namespace) -> str:

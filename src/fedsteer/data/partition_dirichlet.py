@@ -39,9 +39,7 @@ class DirichletOptions(PartitionOptions):
 
     def divide(self, labels: Indices, seed: int) -> Partition:
         """Points by drawn label shares."""
-        return dirichlet(
-            labels, self.clients, self.alpha, self.points, seed=seed, replace=self.replace
-        )
+        return dirichlet(labels, seed=seed, **vars(self))
 
 
 def dirichlet(

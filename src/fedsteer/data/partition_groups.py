@@ -45,15 +45,7 @@ class LabelGroupsOptions(PartitionOptions):
 
     def divide(self, labels: Indices, seed: int) -> Partition:
         """Points by common and rare labels."""
-        return label_groups(
-            labels,
-            self.clients,
-            self.gamma,
-            self.points,
-            seed=seed,
-            labels_per_client=self.labels_per_client,
-            replace=self.replace,
-        )
+        return label_groups(labels, seed=seed, **vars(self))
 
     def label_groups(self, classes: int) -> dict[str, list[int]]:
         """The common labels and the rare ones."""

@@ -28,7 +28,7 @@ class IidOptions(PartitionOptions):
 
     def divide(self, labels: Indices, seed: int) -> Partition:
         """Uniform samples."""
-        return iid(labels, self.clients, self.points, seed=seed, replace=self.replace)
+        return iid(labels, seed=seed, **vars(self))
 
 
 def iid(

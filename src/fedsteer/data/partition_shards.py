@@ -33,14 +33,7 @@ class ShardsOptions(PartitionOptions):
 
     def divide(self, labels: Indices, seed: int) -> Partition:
         """Shards of the data."""
-        return shards(
-            labels,
-            self.clients,
-            self.shards_per_client,
-            self.points,
-            seed=seed,
-            replace=self.replace,
-        )
+        return shards(labels, seed=seed, **vars(self))
 
 
 def shards(

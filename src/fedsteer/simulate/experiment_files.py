@@ -20,14 +20,11 @@ WORDS = {"True": True, "False": False, "None": "none"}  # as Python spells them
 WIDTH = 34  # of a setting, before its meaning
 
 
-def shipped_experiments() -> dict[str, str]:
-    """Name -> TOML text of every experiment in the package."""
-    folder = files("fedsteer") / "experiments"
-    return {
-        entry.name.removesuffix(".toml"): entry.read_text()
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".toml")
-    }
+def shipped_experiments(folder: str = "") -> dict[str, str]:
+    """Name -> TOML text of every experiment in the package, or of the files in a subfolder."""
+    entries = (files("fedsteer") / "experiments" / folder).iterdir()
+    texts = {e.name: e.read_text() for e in entries if e.name.endswith(".toml")}
+    return {name.removesuffix(".toml"): texts[name] for name in sorted(texts)}
 
 
 def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:

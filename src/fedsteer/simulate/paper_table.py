@@ -10,7 +10,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.simulate.cells import Cell, find_rule, plan_cells
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.experiment_files import load_experiment
+from fedsteer.simulate.experiment_files import load_experiment, shipped_experiments
 
 READINGS = ("paper", "authors")
 SMOKE: dict[str, Any] = {
@@ -64,19 +63,13 @@ class PaperTable:
 
     def cells(self, out: Path) -> list[Cell]:
         """Every run of every column."""
-        found = []
-        for column in self.columns:
-            folder = out / column.experiment.name
-            found += plan_cells(column.experiment, column.experiment.rules, folder)
-        return found
+        experiments = [column.experiment for column in self.columns]
+        planned = [plan_cells(one, one.rules, out / one.name) for one in experiments]
+        return [cell for cells in planned for cell in cells]
 
     def _labels(self) -> list[str]:
-        entries = [
-            find_rule(column.experiment, name)
-            for column in self.columns
-            for name in column.experiment.rules
-        ]
-        return sorted({entry.label for entry in entries})
+        experiments = [column.experiment for column in self.columns]
+        return sorted({find_rule(one, name).label for one in experiments for name in one.rules})
 
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
@@ -94,11 +87,7 @@ class PaperTable:
 
 def shipped_paper_tables() -> dict[str, str]:
     """Name -> TOML text of every table and figure."""
-    folder = files("fedsteer") / "experiments" / "paper"
-    entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return {
-        e.name.removesuffix(".toml"): e.read_text() for e in entries if e.name.endswith(".toml")
-    }
+    return shipped_experiments("paper")
 
 
 def load_paper_table(
@@ -168,8 +157,7 @@ def _about(text: str) -> str:
 
 def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Experiment:
     """As in the authors' code, with the column's own settings (500 clients, 60 points) on top."""
-    text = (files("fedsteer") / "experiments" / "readings" / "authors.toml").read_text()
-    table = tomllib.loads(text)
+    table = tomllib.loads(shipped_experiments("readings")["authors"])
     theirs = table["all"]["set"] | table.get(base, {}).get("set", {})
     return experiment.changed(theirs | dict(own))
 
