@@ -74,7 +74,7 @@ def test_the_title_of_a_page_fits_all_that_is_in_it() -> None:
 
 
 def test_tables_that_share_a_folder_are_reported_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    """The runs of another table may lie below the folder of this one."""
+    """The runs of another table may be below the folder of this one."""
     make_comparison(Path("both", "a"), ["fedavg", "mifa"], 1, 8, 6, name="emnist-0.9")
     sheet = {"name": "mine", "title": "Mine", "paper": {"emnist-0.9": {"fedavg": 0.5}}}
     write_json(Path("both", SHEET), sheet | {"labels": ["fedavg"], "seeds": 1})

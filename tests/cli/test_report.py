@@ -61,7 +61,7 @@ def test_a_folder_where_the_page_should_be(capsys: pytest.CaptureFixture[str]) -
     assert [path.name for path in Path("folder").iterdir()] == ["report.html"]
 
 
-def test_the_page_lies_with_the_runs_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_is_written_beside_the_runs_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs"]) == 0
     assert capsys.readouterr().out == "runs/report.html\n"
     assert main(["pack", "runs", "--out", "packed/records.tar.xz"]) == 0

@@ -59,7 +59,7 @@ def test_idx_images_refused(data: bytes, complaint: str) -> None:
 
 
 def test_labels_out_of_range_refused() -> None:
-    with pytest.raises(DataError, match=r"made-file: label 2 lies outside 0\.\.1"):
+    with pytest.raises(DataError, match=r"made-file: label 2 is outside 0\.\.1"):
         idx_labels(content(IDX_LABELS), classes=2)
     with pytest.raises(DataError, match="made-file: label"):
         cifar_records(content(b"\x0a" + bytes(3072)), classes=10)

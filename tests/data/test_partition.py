@@ -56,7 +56,7 @@ def test_half_of_the_groups_labels() -> None:
     partition = label_groups(EMNIST_LIKE, points=80, labels_per_client=0.5, seed=0)
     held = {(int(g), len(own)) for g, own in zip(partition.group, partition.labels, strict=True)}
     assert held == {(0, 11), (1, 12)}
-    assert len({tuple(own) for own in partition.labels}) > 50  # drawn anew for each client
+    assert len({tuple(own) for own in partition.labels}) > 50  # drawn for each client
 
 
 def test_point_counts_survive_floating_point() -> None:

@@ -112,7 +112,7 @@ def model_of(folder: Path) -> Any:
 
 
 def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
-    """Go on with a run in another process and SIGKILL it; False if it came to its end first."""
+    """Resume a run in another process and SIGKILL it; False if it finished first."""
     # A server that has imported everything forks children quickly and without any threads.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.simulate.small"])

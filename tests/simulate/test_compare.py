@@ -1,4 +1,4 @@
-"""Many runs: the same numbers whoever else is compared, in one process or in several."""
+"""Many runs: the same numbers whichever rules are compared, in one process or in several."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_run_that_diverges_does_not_cost_the_others(jobs: int, tmp_path: Path)
     assert good.finished and good.failure is None
 
 
-def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_comparison_resumes_where_it_stopped(tmp_path: Path) -> None:
     experiment = small()
     cells = plan_cells(experiment, RULES, tmp_path / "stopped")
     seen = 0
@@ -127,11 +127,11 @@ def test_processes_beside_a_gpu_multiply_with_one_thread(monkeypatch: pytest.Mon
         assert seen() == [None] * 3
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     with one_thread_each("cuda"):
-        assert seen() == ["3", None, None], "what somebody chose stays"
+        assert seen() == ["3", None, None], "the user's choice stays"
 
 
 def test_an_error_of_one_run_stops_the_others_and_is_told(tmp_path: Path) -> None:
-    """They save their round; without that, whoever waits sees nothing until all have ended."""
+    """They save their round; otherwise the error would show only after all have ended."""
     run_small(tmp_path / "mifa" / "seed-0", "mifa", training__rate=0.02)
     experiment = small({"run.rounds": 1_000_000, "seeds": 1})
     cells = plan_cells(experiment, ["mifa", "fedavg"], tmp_path)

@@ -53,7 +53,9 @@ def test_a_checkpoint_with_another_bit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("section", "key"), [("clients", "sizes"), ("data", "checksums")])
-def test_a_run_begun_with_other_data_is_not_resumed(section: str, key: str, tmp_path: Path) -> None:
+def test_a_run_started_with_other_data_is_not_resumed(
+    section: str, key: str, tmp_path: Path
+) -> None:
     stopped(tmp_path / "run", "fedavg")
     path = tmp_path / "run" / "manifest.json"
     manifest = read_json(path)
@@ -99,7 +101,7 @@ def test_what_rules_are_not_told_chooses_no_core_set(tmp_path: Path) -> None:
         run_small(tmp_path / "not", "fedsteer", participation__reported="estimated", **options)
 
 
-def test_damaged_rows_show_before_the_run_goes_on(tmp_path: Path) -> None:
+def test_damaged_rows_show_before_the_run_resumes(tmp_path: Path) -> None:
     stopped(tmp_path / "run", "fedavg")
     path = tmp_path / "run" / "rounds.jsonl"
     rows = path.read_text().splitlines()

@@ -148,7 +148,7 @@ def test_the_first_round_trains_the_same_updates_whatever_came_before() -> None:
 
 
 @pytest.mark.parametrize("entry", ["fedsteer", "cluster_fedvarp", "two cycles"])
-def test_the_model_stands_still_in_a_warm_up_and_starts_anew(entry: str) -> None:
+def test_the_model_does_not_move_in_a_warm_up_and_restarts_after_it(entry: str) -> None:
     made = simulation(with_variants(), entry)
     cycles = made.rule.options.cycles  # type: ignore[attr-defined]
     answered: list[int] = []
@@ -277,13 +277,13 @@ def test_bytes_of_control_variates_are_counted() -> None:
 
 @pytest.mark.parametrize("entry", [*RULES, "two cycles", "reselect"])
 @pytest.mark.parametrize("after", [1, 4])
-def test_a_packed_simulation_goes_on_exactly(entry: str, after: int) -> None:
+def test_a_packed_simulation_resumes_exactly(entry: str, after: int) -> None:
     whole, results = played(entry, server__method="adam", server__rate=0.05)
     experiment = with_variants({"server.method": "adam", "server.rate": 0.05})
-    begun = simulation(experiment, entry)
+    first = simulation(experiment, entry)
     for _ in range(after):
-        begun.round()
-    arrays, meta = begun.pack()
+        first.round()
+    arrays, meta = first.pack()
     resumed = simulation(experiment, entry)
     resumed.restore(arrays, meta)
     rest = list(resumed.rounds())
@@ -299,7 +299,7 @@ def test_a_rate_that_explodes_is_refused_with_names() -> None:
         list(made.rounds())
 
 
-def test_the_practical_preset_drops_whoever_explodes() -> None:
+def test_the_practical_preset_drops_clients_that_explode() -> None:
     made, results = played("fedavg:practical", training__rate=1e30)
     assert all(h.row["active"] == 0 for h in results)
     first = results[0]

@@ -18,7 +18,7 @@ from fedsteer.simulate.runner import run_cell
 from tests.simulate.small import cell_of, exact_files, run_small, small, stopped_run
 
 
-def test_a_run_goes_on_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_parcel_as_if_it_had_never_moved(tmp_path: Path) -> None:
     stopped_run(tmp_path / "there", after=3)
     assert not Run(tmp_path / "there").finished
     unpack(pack(tmp_path / "there"), tmp_path / "here")
@@ -36,7 +36,7 @@ def test_a_finished_run_arrives_whole_and_leaves_no_checkpoint(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("moment", [CHECKPOINT, "rounds.jsonl"])
-def test_a_run_that_goes_on_while_it_is_packed_does_no_harm(
+def test_a_run_that_continues_while_it_is_packed_does_no_harm(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped_run(tmp_path / "there", after=3)

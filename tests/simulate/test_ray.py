@@ -125,7 +125,7 @@ def test_ctrl_c_brings_everything_home_and_processes_go_on(cluster: Any, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_lost_worker_goes_on_from_its_checkpoint(
+def test_a_lost_worker_resumes_from_its_checkpoint(
     cluster: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -148,7 +148,7 @@ def test_a_lost_worker_goes_on_from_its_checkpoint(
     compare_cells(cells, executor="ray", report=report)
     assert len(killed) == 1
     assert after.pop() == 0  # it came to its end
-    assert min(after) > 20, "it began anew instead of going on from its checkpoint"
+    assert min(after) > 20, "it started over instead of resuming from its checkpoint"
     assert capsys.readouterr().out == ""
     compare_cells(plan_cells(experiment.changed({"seeds": 1}), ["fedsteer"], tmp_path / "whole"))
     same(tmp_path / "whole", tmp_path / "lost")

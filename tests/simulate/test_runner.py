@@ -169,7 +169,7 @@ def test_what_was_written_after_the_checkpoint_is_cut_away(tmp_path: Path) -> No
     assert exact_files(folder) == exact_files(tmp_path / "whole")
 
 
-def test_an_attempt_without_a_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+def test_an_attempt_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
     run_small(tmp_path / "whole")
     folder = tmp_path / "run"
     folder.mkdir()

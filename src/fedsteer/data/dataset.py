@@ -47,9 +47,9 @@ class Dataset:
             if images.size == 0:
                 raise DataError(f"{where} is empty")
             if labels.min() < 0 or labels.max() >= self.classes:
-                raise DataError(f"{where}: a label lies outside 0..{self.classes - 1}")
+                raise DataError(f"{where}: a label is outside 0..{self.classes - 1}")
             if images.max() > self.maximum:
-                raise DataError(f"{where}: a pixel lies above {self.maximum}")
+                raise DataError(f"{where}: a pixel is above {self.maximum}")
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise DataError(f"{self.name}: training and test images differ in shape")
 

@@ -127,5 +127,5 @@ def _idx_array(content: Content, dimensions: int) -> NDArray[np.uint8]:
 def _in_range(labels: NDArray[np.uint8], classes: int, content: Content) -> Labels:
     largest = int(labels.max())
     if largest >= classes:
-        raise DataError(f"{content.path}: label {largest} lies outside 0..{classes - 1}")
+        raise DataError(f"{content.path}: label {largest} is outside 0..{classes - 1}")
     return labels.astype(np.int64)

@@ -117,7 +117,7 @@ def checked_points(points: int | None, replace: bool, available: int) -> None:
                 "replace=True needs points (partition.points), the number each client draws"
             )
     elif not 1 <= points <= available:
-        raise ConfigurationError(f"points must lie in 1..{available}, got {points}")
+        raise ConfigurationError(f"points must be in 1..{available}, got {points}")
 
 
 def spread_evenly(

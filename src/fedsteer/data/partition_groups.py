@@ -74,9 +74,9 @@ def label_groups(
     if classes < 2:
         raise ConfigurationError("label_groups needs two or more labels")
     if not 0 < gamma < 1:
-        raise ConfigurationError(f"gamma must lie between 0 and 1, got {gamma}")
+        raise ConfigurationError(f"gamma must be between 0 and 1, got {gamma}")
     if not 0 < labels_per_client <= 1:
-        raise ConfigurationError(f"labels_per_client must lie in (0, 1], got {labels_per_client}")
+        raise ConfigurationError(f"labels_per_client must be in (0, 1], got {labels_per_client}")
     common_clients = round(gamma * clients)
     if not 0 < common_clients < clients:
         raise ConfigurationError(f"gamma={gamma} of {clients} clients leaves a group empty")

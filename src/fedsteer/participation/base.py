@@ -132,7 +132,7 @@ def group_probabilities(
     check_whole("clients", clients, low=1)
     check_whole("seed", seed)
     if not 0 <= share <= 1:
-        raise ConfigurationError(f"share must lie in [0, 1], got {share}")
+        raise ConfigurationError(f"share must be in [0, 1], got {share}")
     values = np.full(clients, powerful, dtype=np.float64)
     order = draws.generator(seed, "participation groups").permutation(clients)
     values[order[: round(share * clients)]] = weak
@@ -150,7 +150,7 @@ def checked_probabilities(values: ArrayLike) -> Probabilities:
     bad = np.flatnonzero(~((array > 0) & (array <= 1)))
     if bad.size:
         raise ConfigurationError(
-            f"probabilities must lie in (0, 1], client {bad[0]} has {array[bad[0]]}"
+            f"probabilities must be in (0, 1], client {bad[0]} has {array[bad[0]]}"
         )
     array.setflags(write=False)
     return array

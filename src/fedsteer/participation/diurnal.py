@@ -63,7 +63,7 @@ class Diurnal:
         object.__setattr__(self, "base", checked_probabilities(self.base))
         check_whole("seed", self.seed)
         if not 0 <= self.amplitude <= 1:
-            raise ConfigurationError(f"amplitude must lie in [0, 1], got {self.amplitude}")
+            raise ConfigurationError(f"amplitude must be in [0, 1], got {self.amplitude}")
         if not 2 <= self.period < float("inf"):
             raise ConfigurationError(f"period must be at least 2 rounds, got {self.period}")
         if self.phases not in PHASES:

@@ -156,7 +156,7 @@ def _pair(interval: Any) -> tuple[float, float]:
 def _client(name: str) -> int:
     number = int(name)
     if not 0 <= number < MOST_CLIENTS:
-        raise DataError(f"client {number}: numbers lie in 0..{MOST_CLIENTS - 1}")
+        raise DataError(f"client {number}: numbers must be in 0..{MOST_CLIENTS - 1}")
     return number
 
 

@@ -1,13 +1,13 @@
-"""The simulator: one experiment, one loop, checkpoints and resume.
+"""The simulator: one experiment, one round loop, checkpoints and resume.
 
-experiment   what is run, as checked dataclasses read from TOML
-entries      which rules, under which label
-world        data, partition, participation and engine of one (experiment, seed)
-loop         the only round loop
-runner       one run on disk: records, checkpoints, resume, interruption
-compare      many runs, same draws for every rule
-cells        one of them: an entry under a seed, and its folder
-executors    where the runs take place: processes, one GPU, a Ray cluster
-sheet        a table or figure of the paper: several experiments beside the published figures
-settings     an experiment as a TOML file in which every setting says what it means
+experiment         what is run: checked dataclasses, one per section
+experiment_files   experiments as TOML: read, changed by --set, written with explanations
+cells              what is compared: rules by name, and one cell for every rule and seed
+world              data, partition, participation and engine of one (experiment, seed)
+loop               the only round loop, and the result of a round
+runner             one run on disk: records, checkpoints, resume, interruption
+manifest           what a run is; whether a folder holds the same run
+compare            many runs, with the same draws for every rule
+executors          where runs are executed: processes, lock-step on a GPU, a Ray cluster
+paper_table        a table or figure of the paper, beside the published numbers
 """
