@@ -33,10 +33,11 @@ MOST_WARNINGS = 3
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reply:
     """A reply that can be used."""
 
+    node: int
     client: str
     reported: str | None
     update: NDArray[Any]  # (d,) what was sent minus what came back
@@ -51,19 +52,18 @@ class Reply:
 class Reading:
     """The replies of a round."""
 
-    usable: dict[int, Reply]  # by node, in the order of client names
+    usable: list[Reply]  # in the order of client names
     failed: dict[str, str]  # client -> why it has no usable reply
     received: int  # bytes of arrays
 
-    def fail(self, node: int, reason: str) -> None:
+    def fail(self, reply: Reply, reason: str) -> None:
         """A reply turns out to be unusable."""
-        self.failed[self.usable.pop(node).client] = reason
+        self.usable.remove(reply)
+        self.failed[reply.client] = reason
 
     def refused_by(self, refusal: RoundRefused) -> None:
         """The rule refuses the round as a whole; the replies still count as received."""
-        self.failed.update(
-            {reply.client: f"round refused: {refusal}" for reply in self.usable.values()}
-        )
+        self.failed.update({reply.client: f"round refused: {refusal}" for reply in self.usable})
 
 
 def read_replies(
@@ -78,16 +78,16 @@ def read_replies(
     read: dict[int, Reply] = {}
     for node, content in contents.items():
         try:
-            read[node] = _parse(content, asked.sent[node], layout, weighted_by_key)
+            read[node] = _parse(node, content, asked.sent[node], layout, weighted_by_key)
         except Exception as error:  # bytes from outside can be wrong in any way
             failed[node] = f"sent a malformed reply: {brief(str(error))}"
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
     _warn(failed)
-    usable = {node: replace(read[node], client=client) for node, client in clients.items()}
+    usable = [replace(read[node], client=client) for node, client in clients.items()]
     return Reading(
-        usable=dict(sorted(usable.items(), key=lambda item: item[1].client)),
+        usable=sorted(usable, key=lambda reply: reply.client),
         failed={asked.clients.get(n, f"node-{n}"): reason for n, reason in failed.items()},
         received=sum(array_bytes(content) for content in contents.values()),
     )
@@ -103,13 +103,15 @@ def leave_out_mistaken(
     """
     if not asked.personal:
         return
-    mistaken = {n: r.client for n, r in reading.usable.items() if r.client != asked.clients[n]}
-    own = {*asked.requests.each, *rule.plan(state, number, list(mistaken.values())).each}
-    for node, client in mistaken.items():
-        taken_for = asked.clients[node]
-        if taken_for in own or client in own:
-            reading.fail(node, f"was taken for {taken_for} and received what is meant for it")
-            log(WARNING, "fedsteer: %s %s; its next update counts", client, reading.failed[client])
+    mistaken = [reply for reply in reading.usable if reply.client != asked.clients[reply.node]]
+    requests = rule.plan(state, number, [reply.client for reply in mistaken])
+    own = {*asked.requests.each, *requests.each}
+    for reply in mistaken:
+        taken_for = asked.clients[reply.node]
+        if taken_for in own or reply.client in own:
+            reason = f"was taken for {taken_for} and received what is meant for it"
+            reading.fail(reply, reason)
+            log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
 
 
 def brief(reason: str | None) -> str:
@@ -143,7 +145,9 @@ def _sort_out(
     return contents, failed
 
 
-def _parse(content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_key: str) -> Reply:
+def _parse(
+    node: int, content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_key: str
+) -> Reply:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise Malformed(f"{len(records)} array records instead of one")
@@ -157,6 +161,7 @@ def _parse(content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_
     with np.errstate(over="ignore", invalid="ignore"):
         update = sent - layout.flatten(named)
     return Reply(
+        node=node,
         client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
         update=update,

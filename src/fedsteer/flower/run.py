@@ -114,29 +114,29 @@ class ServerRun:
 
     def make_round(self, number: int, reading: Reading, asked: Asked) -> Round:
         """What the replies tell the rule."""
-        usable, needs = reading.usable, self.rule.needs
-        clients = [reply.client for reply in usable.values()]
+        replies, needs = reading.usable, self.rule.needs
+        clients = [reply.client for reply in replies]
         probabilities = None
         if self.sampling:
             probabilities = [asked.share] * len(clients)
         elif (known := self.options.known_probabilities) is not None:
             # The rule drops clients with nan.
             probabilities = [known.get(client, np.nan) for client in clients]
-        starts = [asked.sent[node] for node in usable] if "starts" in needs else []
+        starts = [asked.sent[reply.node] for reply in replies] if "starts" in needs else []
         reported: dict[str, Any] = {
-            name: [reply.numbers[name] for reply in usable.values()]
+            name: [reply.numbers[name] for reply in replies]
             for name in needs.intersection(REPORTED)
         }
         refreshed = set(asked.requests.refresh)
         return Round(
             number=number,
             clients=clients,
-            updates=[reply.update for reply in usable.values()],
+            updates=[reply.update for reply in replies],
             probabilities=probabilities,
-            sizes=self._sizes(list(usable.values())),
+            sizes=self._sizes(replies),
             starts=np.stack(starts) if starts else None,
             model=self.model.vector,
-            refresh=[usable[n].client for n in usable if asked.clients[n] in refreshed] or None,
+            refresh=[r.client for r in replies if asked.clients[r.node] in refreshed] or None,
             **reported,
         )
 
@@ -182,7 +182,7 @@ class ServerRun:
             bytes_down=asked.bytes,
             server_bytes=self.state.nbytes,
         )
-        losses = [reply.loss for reply in reading.usable.values() if reply.loss is not None]
+        losses = [reply.loss for reply in reading.usable if reply.loss is not None]
         row = round_row(
             number,
             diagnostics,
@@ -193,12 +193,12 @@ class ServerRun:
         )
         extras = {
             reply.client: {
-                "node": f"node-{node}",
+                "node": f"node-{reply.node}",
                 "loss": reply.loss,
                 "steps": reply.numbers["steps"],
                 "reported": reply.reported,
             }
-            for node, reply in reading.usable.items()
+            for reply in reading.usable
         }
         rows = client_rows(number, diagnostics, set(asked.requests.collect), extras)
         self.store.record(row, rows + refused_rows(number, reading.failed, event="failed"))

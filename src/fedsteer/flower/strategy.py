@@ -178,7 +178,7 @@ class RuleStrategy(Strategy):
         else:
             diagnostics = step.diagnostics
             used = dict(zip(diagnostics.clients, diagnostics.fresh, strict=True))
-            fresh = [reply for reply in reading.usable.values() if used.get(reply.client)]
+            fresh = [reply for reply in reading.usable if used.get(reply.client)]
             run.take_step(step, fresh)
         row = run.record(server_round, asked, reading, diagnostics)
         self._asked = None
@@ -242,7 +242,7 @@ class RuleStrategy(Strategy):
 
     def _warn_about_identities(self, number: int, reading: Reading, asked: Asked) -> None:
         run, hints = self.run, list[str]()
-        answered = {reply.client for reply in reading.usable.values()}
+        answered = {reply.client for reply in reading.usable}
         if number == ROUNDS_TO_MEET:
             named = clients_named(self.options, self.rule.options)
             hints.append(unmet_hint(named, met=run.identities.met() | answered))
