@@ -1,4 +1,4 @@
-"""From records to tables and one page; reads records only.
+"""From records to tables, pictures and one page. Reads nothing but records.
 
     runs = find_runs(folder)
     summary = summarise(runs)                      # a row per rule, intervals over seeds
@@ -6,8 +6,8 @@
     write_page(runs, folder / "report.html", "My comparison")
     write_files(runs, read_sheet(folder), folder)  # table.md and pictures, for a repository
 
-The page is one HTML file that needs no network: it carries plotly.js (`assets/`), so drawing needs
-no Python package beyond NumPy.
+The page is one HTML file that needs no network: it carries plotly.js (`assets/`). Only the
+pictures (`figures/`) need matplotlib.
 """
 
 from fedsteer.report.entries import title_of

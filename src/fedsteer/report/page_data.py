@@ -58,12 +58,9 @@ def collect(runs: Sequence[Run], baseline: str | None, order: Sequence[str] = ()
     """Read the runs. The experiments stand in this order, others in the order of the runs."""
     summary = summarise(runs, baseline)
     entries = gather(runs)
-    place = {run.folder: at for at, run in reversed(list(enumerate(runs)))}
-    first = {name: len(runs) for name in summary.experiments}
-    for entry in entries:
-        places = [place[run.folder] for run in entry.runs]
-        first[entry.experiment] = min(first[entry.experiment], *places)
-    names = in_order(sorted(first, key=first.__getitem__), order)
+    experiment_of = {run.folder: entry.experiment for entry in entries for run in entry.runs}
+    known = (experiment_of[run.folder] for run in runs if run.folder in experiment_of)
+    names = in_order(list(dict.fromkeys(known)), order)
     rows = tuple(sorted(summary.rows, key=lambda row: names.index(row.experiment)))
     by_name = {(entry.experiment, entry.label): entry for entry in entries}
     ordered = tuple(by_name[row.experiment, row.label] for row in rows)

@@ -112,10 +112,11 @@ def to_csv(summary: Summary) -> str:
     """Every number at full length, one row per rule; see `Summary.records` for the columns."""
     records = summary.records()
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
-    writer.writeheader()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(records[0])
     for record in records:
-        writer.writerow({key: _number(value) for key, value in record.items()})
+        values = record.values()
+        writer.writerow(float(f"{v:.9g}") if isinstance(v, float) else v for v in values)
     return file.getvalue()
 
 
@@ -238,7 +239,3 @@ def markdown(text: str) -> str:
 def _printable(text: str) -> str:
     """No control characters: a label must not steer the terminal."""
     return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _number(value: object) -> object:
-    return float(f"{value:.9g}") if isinstance(value, float) else value

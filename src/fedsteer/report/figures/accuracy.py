@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve
-from fedsteer.report.entries import Entry, gather, in_order
+from fedsteer.report.entries import gather, in_order
 from fedsteer.report.figures.plotting import (
     LEGEND_LINE,
     MARGIN,
@@ -42,12 +42,19 @@ class Curve:
     experiment: str
     label: str
     points: dict[str, Any]  # see `accuracy_curve`
-    last: float
-    spread: float  # half of the last interval
 
     @property
     def means(self) -> list[float]:
-        return [value for value in self.points["mean"] if value is not None]
+        return [mean for mean in self.points["mean"] if mean is not None]
+
+    @property
+    def last(self) -> float:
+        return self.means[-1]
+
+    @property
+    def spread(self) -> float:
+        """Half of the last interval."""
+        return next((half for half in reversed(self.points["half"]) if half is not None), 0.0)
 
 
 def to_svg(
@@ -62,7 +69,11 @@ def to_svg(
     order   experiments whose panels come first
     """
     entries = gather(runs)
-    curves = [curve for entry in entries if (curve := _curve(entry)) is not None]
+    curves = [
+        Curve(experiment=entry.experiment, label=entry.label, points=points)
+        for entry in entries
+        if (points := accuracy_curve(entry.shown)) is not None
+    ]
     if not curves:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = styles(entries)
@@ -91,19 +102,6 @@ def to_svg(
     panel_height = HEIGHT_ALONE if len(panels) == 1 else HEIGHT
     height = MARGIN + max(rows * panel_height, LEGEND_LINE * len(names))
     return to_svg_text(title, height, draw)
-
-
-def _curve(entry: Entry) -> Curve | None:
-    points = accuracy_curve(entry.shown)
-    if points is None:
-        return None
-    return Curve(
-        experiment=entry.experiment,
-        label=entry.label,
-        points=points,
-        last=next((value for value in reversed(points["mean"]) if value is not None), 0.0),
-        spread=next((half for half in reversed(points["half"]) if half is not None), 0.0),
-    )
 
 
 def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str, Style]) -> None:
