@@ -46,13 +46,11 @@ def check_options(options: Any, where: str = "") -> None:
     Integers become floats in fields of floats, and NumPy's and torch's numbers become Python's.
     """
     for entry in fields(options):
-        given = getattr(options, entry.name)
-        value = single(given)
+        value = single(getattr(options, entry.name))
         check_value(entry, value, where + entry.name)
         if "float" in str(entry.type) and isinstance(value, Integral):
             value = float(value)
-        if value is not given:
-            object.__setattr__(options, entry.name, value)
+        object.__setattr__(options, entry.name, value)
 
 
 def single(value: Any) -> Any:

@@ -76,7 +76,7 @@ class Memory(Component):
     """Everything a rule remembers: the clients, and the algorithm's own part."""
 
     clients: Clients
-    own: Any  # a Component of the algorithm's
+    own: Any  # the Component that `Algorithm.begin` returned
     made_with: str  # the options this depends on, in words
     like: Array | None = None  # zero rows of the updates' library, type and device
 

@@ -150,7 +150,8 @@ class Rule:
 
     def phase(self, state: State) -> str:
         """ "warm-up" or "train": what the next round belongs to."""
-        return "warm-up" if self._acting(self._memory_of(state)) is self.warm_up else "train"
+        warming_up = isinstance(self._memory_of(state).own, WarmUpMemory)
+        return "warm-up" if warming_up else "train"
 
     def coordinates(self, state: State, clients: Sequence[ClientId]) -> Floats | None:
         """(m, k) coordinates of these clients in today's basis; None if the rule has none."""

@@ -235,9 +235,9 @@ def enrol_population(
     table = Table.empty(0)
     total = 0.0
     if sizes is not None:
-        given = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
+        points = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
         try:
-            values = np.array(given, dtype=np.float64)
+            values = np.array(points, dtype=np.float64)
         except (TypeError, ValueError):
             values = np.zeros(0)
         if values.ndim != 1 or not len(values):

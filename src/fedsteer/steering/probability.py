@@ -25,11 +25,11 @@ class ProbabilitySource(Component, ABC):
 
     @abstractmethod
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         """1/p_i in round `number`.
 
-        given   the probabilities that came with the round, if any
+        passed  the probabilities that came with the round, if any
         fresh   (m,) False if the client was asked, which says nothing about p_i; default all True
         """
 
@@ -58,16 +58,16 @@ class Known(ProbabilitySource):
     """p_i as passed with every round."""
 
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
-        if given is None:
+        if passed is None:
             if not len(slots):
                 return np.ones(0)
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
                 'them with probabilities="shrunk"'
             )
-        return 1.0 / given
+        return 1.0 / passed
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Sampled(ProbabilitySource):
     fraction: float
 
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         return np.full(len(slots), 1.0 / self.fraction)
 
@@ -93,7 +93,7 @@ class Visits(ProbabilitySource):
     visits: Table = field(default_factory=lambda: Table.empty(0))
 
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         since = self.since[slots]
         rounds = np.where(since < 0, 1.0, number - since)
@@ -130,7 +130,7 @@ class Intervals(ProbabilitySource):
     mean: Table = field(default_factory=lambda: Table.empty(0, fill=1.0))  # their mean length
 
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         return self._advanced(slots, number)[2]
 
@@ -185,7 +185,7 @@ class Shrunk(ProbabilitySource):
     all_rounds: float = 0.0
 
     def inverse(
-        self, slots: Integers, number: int, given: Floats | None, fresh: Flags | None = None
+        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
     ) -> Floats:
         since = self.since[slots]
         rounds = np.where(since >= 0, np.maximum(number - 1 - since, 0.0), 0.0)

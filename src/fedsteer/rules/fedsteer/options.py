@@ -20,7 +20,7 @@ class CoreSetOptions(WarmUpOptions):
     """Options that say who forms the core set."""
 
     core_set: tuple[ClientId, ...] | None = option(None, "X: these clients, in column order")
-    core_size: int = option(10, "k: columns of the basis, where core_set is not given", low=1)
+    core_size: int = option(10, "k: columns of the basis, if core_set is not given", low=1)
     select: str = option(
         "search",
         "how X is found: the paper's warm-up and search, first seen without a warm-up, most "
@@ -135,6 +135,6 @@ class FedSteerOptions(CoreSetOptions):
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
         if self.coordinates == "own" and (self.core_set is None or self.reselect_every):
             raise ConfigurationError(
-                "coordinates='own' needs core_set, and no reselect_every: whoever is given a "
-                "column has no coordinate on it until its next visit"
+                "coordinates='own' needs core_set, and no reselect_every: a client that takes "
+                "over a column has no coordinate on it until its next visit"
             )

@@ -192,7 +192,7 @@ class FedSteer(Algorithm):
     ) -> Pass:
         """Steps 1 and 2, with `used` as the coordinates of the active clients."""
         total = own.coordinates.total
-        if active.resized or used is not old:
+        if active.resized or self.options.refresh == "before":
             total = own.coordinates.total_with(active, old=old, new=used)
         n = max(active.total, 1e-300)
         return self._pass(own, active, roles, total / n - active.weights @ used)
