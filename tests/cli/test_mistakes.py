@@ -69,7 +69,7 @@ MISTAKES = [
     (f"{RUN} --set server.beta1=0.5", "server.beta1 is for server.method = momentum or adam"),
     (f"{RUN} --set model.options.hidden=[0]", "hidden of model mlp must be whole numbers above 0"),
     (f"{RUN} --set options.fedavg.norm_bound=-1", "norm_bound must be above 0, not -1"),
-    (f"{RUN} --set model.name=math:pi", "model 'math:pi' is no factory"),
+    (f"{RUN} --set model.name=math:pi", "model 'math:pi' is not a factory"),
     (f"{RUN} --set partition.points=9999", "lower points"),
     (f"{RUN} --rounds -3", "run.rounds must be at least 1 and at most 1,000,000,000, not -3"),
     (f"{RUN} --rounds 0", "run.rounds must be at least 1 and at most 1,000,000,000, not 0"),

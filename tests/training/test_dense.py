@@ -182,7 +182,7 @@ def test_losses_of_a_run_that_diverges_are_those_of_other_engines() -> None:
     np.testing.assert_allclose(ours.losses, theirs.losses, rtol=1e-2)
 
 
-def test_a_model_may_lie_anywhere_in_memory() -> None:
+def test_the_place_of_a_model_in_memory_does_not_matter() -> None:
     data, kind = training_data(SHAPE, SIZES["equal"]), KINDS["plain"]
     model = network().initial(1)
     behind = torch.cat([torch.ones(5), model])[5:]

@@ -131,7 +131,7 @@ def trained_by(
 
 
 def assert_same(ours: Trained, theirs: Trained, tolerance: float = 3e-6) -> None:
-    assert not ours.updates.is_inference()  # whoever gets them may change them
+    assert not ours.updates.is_inference()  # the caller may change them
     assert ours.updates.shape == theirs.updates.shape
     scale = theirs.updates.abs().amax(dim=1, keepdim=True)
     assert bool((scale > 0).all())
@@ -290,7 +290,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
 
 
 @every_engine
-def test_nobody_to_train(engine: str) -> None:
+def test_no_clients_to_train(engine: str) -> None:
     network, data = NETWORKS["mlp-relu"].network(), training_data()
     trained = trained_by(engine, network, data, KINDS["plain"], clients=[])
     assert trained.updates.shape == (0, network.dim)
@@ -456,8 +456,8 @@ def test_threads_change_no_bit(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "emnist-cnn"])
-def test_nobody_meets_points_of_others(model: str) -> None:
-    """Not even as padding: one image that is not finite concerns whoever holds it."""
+def test_no_client_meets_the_points_of_another(model: str) -> None:
+    """Not even as padding: an image that is not finite concerns its own client alone."""
     network, data = make_network(model, (1, 8, 8), CLASSES, {}), training_data()
     first = next(c for c, points in enumerate(data.clients) if 0 in points)
     data.images[0] = torch.nan

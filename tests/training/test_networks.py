@@ -107,7 +107,7 @@ def test_the_softmax_head_is_what_the_authors_wrote() -> None:
         (f"{OWN}:absent", {}, "cannot be imported"),
         (":net", {}, "cannot be imported"),
         (".relative:net", {}, "cannot be imported"),
-        (f"{OWN}:NOT_A_FACTORY", {}, "is no factory"),
+        (f"{OWN}:NOT_A_FACTORY", {}, "is not a factory"),
         (f"{OWN}:not_a_module", {}, "returned int, not an nn.Module"),
         (f"{OWN}:gated", {"depth": 3}, "unknown option of model .*; did you mean 'width'"),
         (f"{OWN}:without_parameters", {}, "the network has no parameters"),

@@ -33,7 +33,7 @@ class Evaluation:
         return {name: _mean(self.class_accuracy[list(labels)]) for name, labels in groups.items()}
 
     def client_accuracy(self, holds: Floats) -> dict[str, float]:
-        """How clients fare: each one's accuracy is that of its own label mix.
+        """Accuracy over clients: each one's is that of its own label mix.
 
         holds (clients, classes): points of each class; classes without test points do not count.
         The mean over all hides what skew does; the tenth percentile and the minimum show it.
@@ -51,11 +51,11 @@ class Evaluation:
 def evaluate(
     network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
 ) -> Evaluation:
-    """Evaluate in parts of equal size, or by one more; dropout and the like rest."""
+    """Evaluate in parts of about equal size, with the network in evaluation mode."""
     right = torch.zeros(classes, dtype=torch.float64, device=model.device)
     seen = torch.zeros_like(right)
     loss = 0.0
-    # Where nothing depends on the order in memory, take the one in which a CPU pools fastest.
+    # Known layers do not depend on the order in memory: take the one in which a CPU pools fastest.
     layers = None if images.is_cuda else known_layers(network)
     by_pixel = layers is not None and not is_dense(layers)
     with torch.no_grad(), network.at_rest():

@@ -1,4 +1,4 @@
-"""The networks of the paper, two small ones, and anybody's `nn.Module` by import path."""
+"""The networks of the paper, two small ones, and any `nn.Module` by import path."""
 
 from __future__ import annotations
 
@@ -156,23 +156,23 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
         return Network(factory)
     except ConfigurationError:
         raise
-    except Exception as error:  # whatever it is, it is the factory's
+    except Exception as error:  # raised by the factory
         raise ConfigurationError(f"model {name} cannot be built: {first_line(error)}") from error
 
 
 def source_of(name: str) -> str | None:
-    """The file with the code of somebody's factory; None for our own networks."""
+    """The file with the code of a user's factory; None for built-in networks."""
     if ":" not in name:
         return None
     try:
         path = inspect.getsourcefile(import_module(name.partition(":")[0]))
-    except (ImportError, TypeError, ValueError):  # making the network says what is wrong
+    except (ImportError, TypeError, ValueError):  # `make_network` says what is wrong
         return None
     return path if path is not None and Path(path).is_file() else None  # not in an archive
 
 
 def try_out(name: str, network: Network, images: Tensor, classes: int) -> None:
-    """Two images through a network of somebody's, before clients are blamed."""
+    """Run two images through a user's network, so that its errors are not blamed on clients."""
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             found = network.logits(network.initial(0).to(images.device), images[:2])
@@ -194,7 +194,7 @@ def _imported(path: str) -> Callable[..., nn.Module]:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigurationError(f"model {path!r} cannot be imported: {error}") from None
     if not callable(found):
-        raise ConfigurationError(f"model {path!r} is no factory: it cannot be called")
+        raise ConfigurationError(f"model {path!r} is not a factory: it cannot be called")
     return found
 
 

@@ -56,7 +56,7 @@ class Network:
             raise ConfigurationError("the network has no parameters")
 
     def initial(self, seed: int) -> Tensor:
-        """A fresh (d,) vector; a function of the seed alone, global generators stay untouched."""
+        """A fresh (d,) vector, a function of the seed alone; global generators are not touched."""
         values = self._build(seed).parameters()
         return torch.cat([value.detach().reshape(-1).float() for value in values])
 

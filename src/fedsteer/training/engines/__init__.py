@@ -19,7 +19,7 @@ training, the device and the precision:
                                                          ones) in float32: cuDNN is faster then
     any other network on a GPU                           captured
     plain convolutions on a CPU                          threaded
-    anything else, and whatever the choice cannot do     sequential
+    anything else, or if the choice cannot do it         sequential
 
 What an engine cannot do it says itself (`Engine.supports`). An option of local training that an
 engine does not list counts as something that it cannot do, so a new optimiser is never trained as

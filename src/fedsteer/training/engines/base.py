@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -15,22 +16,18 @@ from fedsteer.training.local import SGD, LocalTraining, Order, Trained, Training
 from fedsteer.training.networks import Network
 
 
+@dataclass(eq=False)
 class Engine(ABC):
-    """Trains clients; which network, data and options it takes is up to `supports`."""
+    """Trains clients; which networks and options it takes is up to `supports`."""
 
     name: ClassVar[str]  # `run.engine` in a configuration
     options_known: ClassVar[frozenset[str]] = SGD
     joins_runs: ClassVar[bool] = False  # clients of several runs at once keep its device busier
 
-    def __init__(
-        self,
-        network: Network,
-        data: TrainingData,
-        options: LocalTraining,
-        exact: bool = True,
-    ) -> None:
-        """`exact` False allows shorter numbers in products on a GPU."""
-        self.network, self.data, self.options, self.exact = network, data, options, exact
+    network: Network
+    data: TrainingData
+    options: LocalTraining
+    exact: bool = True  # False allows shorter numbers in products on a GPU
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:

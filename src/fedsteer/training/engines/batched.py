@@ -30,7 +30,6 @@ from fedsteer.training.local import (
     LocalTraining,
     Order,
     Trained,
-    TrainingData,
     augmented,
     descend,
     schedule,
@@ -49,17 +48,14 @@ class BatchedEngine(Engine):
     name = "batched"
     joins_runs = True
 
-    def __init__(
-        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
-    ) -> None:
-        super().__init__(network, data, options, exact)
-        layers = known_layers(network, exact)
+    def __post_init__(self) -> None:
+        layers = known_layers(self.network, self.exact)
         assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(network, layers, exact)
-        self.width = max(1, MOST_NUMBERS // network.dim)
+        self.gradient = FormulaGradient(self.network, layers, self.exact)
+        self.width = max(1, MOST_NUMBERS // self.network.dim)
         self.dense: DenseTrainer | None = None
-        if is_wide(layers) and not data.images.is_cuda:
-            self.dense = DenseTrainer(layers, network.dim, data, options)
+        if is_wide(layers) and not self.data.images.is_cuda:
+            self.dense = DenseTrainer(layers, self.network.dim, self.data, self.options)
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:

@@ -41,10 +41,7 @@ class CapturedEngine(Engine):
     name = "captured"
     joins_runs = True
 
-    def __init__(
-        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
-    ) -> None:
-        super().__init__(network, data, options, exact)
+    def __post_init__(self) -> None:
         self.slots: list[Slot] = []  # made when first needed, because they hold memory
 
     @classmethod

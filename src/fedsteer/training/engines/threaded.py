@@ -26,7 +26,6 @@ from fedsteer.training.local import (
     LocalTraining,
     Order,
     Trained,
-    TrainingData,
 )
 from fedsteer.training.networks import Network
 
@@ -36,11 +35,8 @@ class ThreadedEngine(Engine):
 
     name = "threaded"
 
-    def __init__(
-        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
-    ) -> None:
-        super().__init__(network, data, options, exact)
-        layers = known_layers(network)
+    def __post_init__(self) -> None:
+        layers = known_layers(self.network)
         assert layers is not None, "`supports` says what this engine can train"
         self.layers = host_layers(layers)
 

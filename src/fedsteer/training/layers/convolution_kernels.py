@@ -2,7 +2,7 @@
 
 Importing this module needs Triton. Sizes of layers are compile-time constants, so that places of
 pixels cost shifts and not divisions; numbers of samples and clients are not, so that a network is
-compiled once whatever batches come. With few channels the inner axis of a product runs over taps
+compiled once for all batches. With few channels the inner axis of a product runs over taps
 and channels together, with many (BY_TAP) over the channels of one tap after the other, which needs
 no arithmetic per element. float32 images are multiplied as tf32 unless `exact`, bfloat16 ones as
 such; sums are float32.

@@ -57,7 +57,7 @@ class FormulaGradient:
         self.network, self.dense = network, is_dense(layers)
         self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
         self.pads = not mixes_samples(layers)
-        # Large normalised networks stand bfloat16; small ones without normalisation get tf32.
+        # Large networks with normalisation tolerate bfloat16; small ones without it get tf32.
         self.shortens = not exact and not self.pads
         self._order: tuple[Tensor, Tensor] | None = None
 

@@ -1,4 +1,4 @@
-"""Which networks are known as layers by formula: plain stacks ending in logits."""
+"""Which networks are stacks of known layers that end in logits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
 def known_layers(network: Network, exact: bool = True) -> list[Layer] | None:
-    """The layers, if the network is a plain stack of known ones ending in logits; else None.
+    """The layers, or None if the network is anything but a plain stack of known ones.
 
-    `exact` asks for float32 products on a GPU, where shorter ones are several times faster.
+    `exact` asks for float32 products on a GPU; shorter ones are several times faster there.
     """
-    # Exact types: a subclass may compute something else. A layer that occurs twice has its
+    # Exact types, because a subclass may compute something else. A layer that occurs twice has its
     # parameters listed once, so its second place is not known and the network is not plain.
     if type(network.module) is not nn.Sequential:
         return None
@@ -37,7 +37,7 @@ def known_layers(network: Network, exact: bool = True) -> list[Layer] | None:
 
 
 def is_dense(layers: list[Layer]) -> bool:
-    """Whether there is nothing but fully connected layers."""
+    """Whether all layers are fully connected."""
     return all(isinstance(layer, (Linear, Flatten)) for layer in layers)
 
 
@@ -66,7 +66,7 @@ class _Known:
         self.flat = False  # images have become vectors
 
     def take(self, module: nn.Module, name: str) -> bool:
-        """Add a module; False if it is not known, or not there."""
+        """Add a module; False if it is not known, or not in this place."""
         last = self.layers[-1] if self.layers else None
         kind = type(module)
         layer: Layer | None = None

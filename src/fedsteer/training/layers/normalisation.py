@@ -5,7 +5,7 @@
     dx   = gamma / sqrt(variance + eps) (g - dbeta / n - xhat dgamma / n)
 
 x is (client, sample, row, column, channel); mean, variance and sums run over the n pixels of a
-client's batch. On a GPU two Triton kernels each way (`normalisation_kernels`), else torch.
+client's batch. On a GPU there are two Triton kernels each way (`normalisation_kernels`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KERNELS = "fedsteer.training.layers.normalisation_kernels"
 
 @dataclass(frozen=True)
 class Normal:
-    """What a normalisation is given besides images: (c, channels) factors and offsets."""
+    """What a normalisation takes besides images: (c, channels) factors and offsets."""
 
     gamma: Tensor
     beta: Tensor

@@ -1,7 +1,7 @@
-"""The Triton kernels of `normalisation`.
+"""Stacked batch normalisation by Triton.
 
-Sums over a client's pixels are taken in `parts` programs per client and channel block; whoever
-needs them adds the parts up, always in the same order, which is cheaper than another launch.
+Sums over a client's pixels are taken in `parts` programs per client and channel block. The programs
+that need them add the parts up, always in the same order, which is cheaper than another launch.
 Importing this module needs Triton.
 """
 
@@ -80,7 +80,7 @@ def _moments(  # type: ignore[no-untyped-def]
     channel = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     known = channel < CHANNELS
     images += client * count * CHANNELS
-    # Sums around the first pixel lose no digits where the mean is far from zero.
+    # Sums around the first pixel lose no digits if the mean is far from zero.
     pivot = tl.load(images + channel, mask=known, other=0.0).to(tl.float32)
     share = tl.cdiv(count, PARTS)
     one = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
