@@ -29,6 +29,9 @@ class Engine(ABC):
     options: LocalTraining
     exact: bool = True  # False allows shorter numbers in products on a GPU
 
+    def __post_init__(self) -> None:  # noqa: B027
+        """Engines prepare here what they need."""
+
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """None if the engine can train this, else the reason why it cannot.
