@@ -69,22 +69,22 @@ balanced-subset-test-index.txt
 
 _SOURCES = (
     Source(
-        "digits",
-        "1,797 handwritten digits of 8x8, part of scikit-learn; half for testing",
-        10,
+        name="digits",
+        description="1,797 handwritten digits of 8x8, part of scikit-learn; half for testing",
+        classes=10,
         make=digits,
     ),
     Source(
-        "made",
-        "made-up images (class prototypes plus noise) for smoke tests",
-        4,
+        name="made",
+        description="made-up images (class prototypes plus noise) for smoke tests",
+        classes=4,
         make=made,
         options=MadeOptions,
     ),
     Source(
-        "fashion-mnist",
-        "Fashion-MNIST, 28x28 gray: 60,000 + 10,000 pieces of clothing",
-        10,
+        name="fashion-mnist",
+        description="Fashion-MNIST, 28x28 gray: 60,000 + 10,000 pieces of clothing",
+        classes=10,
         reader=idx_parts,
         files=_idx_files(
             "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -103,9 +103,9 @@ _SOURCES = (
         ),
     ),
     Source(
-        "mnist",
-        "MNIST, 28x28 gray: 60,000 + 10,000 handwritten digits",
-        10,
+        name="mnist",
+        description="MNIST, 28x28 gray: 60,000 + 10,000 handwritten digits",
+        classes=10,
         reader=idx_parts,
         files=_idx_files(
             "md5:6bbc9ace898e44ae57da46a324031adb",
@@ -122,9 +122,9 @@ _SOURCES = (
         ),
     ),
     Source(
-        "cifar-10",
-        "CIFAR-10, 32x32 colour: 50,000 + 10,000 photographs, binary version",
-        10,
+        name="cifar-10",
+        description="CIFAR-10, 32x32 colour: 50,000 + 10,000 photographs, binary version",
+        classes=10,
         reader=cifar_parts,
         files=_listed(_CIFAR_10_FILES, packings=("", ".xz")),
         subfolders=("cifar-10/cifar-10-batches-bin", "cifar-10-batches-bin"),
@@ -139,9 +139,9 @@ _SOURCES = (
         ),
     ),
     Source(
-        "emnist-balanced",
-        "EMNIST 'balanced', 28x28 gray: 112,800 + 18,800 characters, the official files",
-        47,
+        name="emnist-balanced",
+        description="EMNIST 'balanced', 28x28 gray: 112,800 + 18,800 characters, official",
+        classes=47,
         reader=idx_parts,
         files=_listed(_EMNIST_BALANCED_FILES, packings=(".gz",), of_packed=True),
         subfolders=("emnist",),
@@ -154,9 +154,9 @@ _SOURCES = (
         ),
     ),
     Source(
-        "emnist-bymerge",
-        "a balanced selection of EMNIST ByMerge's test split: 36,942 + 6,157; not 'balanced'",
-        47,
+        name="emnist-bymerge",
+        description="from EMNIST ByMerge's test split, 36,942 + 6,157; not 'balanced'",
+        classes=47,
         reader=emnist_selection,
         files=_listed(_EMNIST_BYMERGE_FILES),
         subfolders=("emnist",),

@@ -33,11 +33,11 @@ def digits() -> Dataset:
         members = rng.permutation(np.flatnonzero(labels == label))
         held_out[members[: len(members) // 2]] = True
     return Dataset(
-        "digits",
-        images[~held_out],
-        labels[~held_out],
-        images[held_out],
-        labels[held_out],
+        name="digits",
+        train_images=images[~held_out],
+        train_labels=labels[~held_out],
+        test_images=images[held_out],
+        test_labels=labels[held_out],
         classes=10,
         maximum=16,
         checksums={"digits": _fingerprint(images, labels)},
@@ -84,11 +84,11 @@ def made(**settings: Any) -> Dataset:
     train_images, train_labels = part("made training")
     test_images, test_labels = part("made test")
     return Dataset(
-        "made",
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
+        name="made",
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
         classes=options.classes,
         checksums={"made": _fingerprint(train_images, train_labels, test_images, test_labels)},
     )

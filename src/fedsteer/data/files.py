@@ -54,7 +54,7 @@ def read(path: Path) -> Content:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if len(data) > LARGEST_CONTENT:
         raise DataError(f"{path}: unpacks to more than {LARGEST_CONTENT} bytes")
-    return Content(path, data, hashlib.sha256(data).hexdigest())
+    return Content(path=path, data=data, sha256=hashlib.sha256(data).hexdigest())
 
 
 def verify(file: File, content: Content) -> None:

@@ -62,9 +62,9 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
     try:
         dataset, where = _load(source, folder, {})
     except (ConfigurationError, _NotFound) as error:  # a package or the files are missing
-        return CheckReport(name, "missing", str(error))
+        return CheckReport(name, "missing", problem=str(error))
     except DataError as error:
-        return CheckReport(name, "damaged", str(error))
+        return CheckReport(name, "damaged", problem=str(error))
     return CheckReport(name, "ok", folder=where, dataset=dataset)
 
 

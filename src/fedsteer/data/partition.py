@@ -88,7 +88,9 @@ def partition_of(
     held = _counts(indices, labels) > 0
     owners, kinds = np.nonzero(held)
     per_client = np.split(kinds, np.searchsorted(owners, np.arange(1, len(indices))))
-    return Partition(tuple(indices), tuple(per_client), group, group_names)
+    return Partition(
+        indices=tuple(indices), labels=tuple(per_client), group=group, group_names=group_names
+    )
 
 
 def who_holds_what(partition: Partition, labels: Indices) -> Indices:

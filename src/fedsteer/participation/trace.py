@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache, cached_property
 
@@ -94,11 +94,10 @@ class Trace:
         chosen = draws.generator(seed, "participation trace").choice(
             self.clients, clients, replace=False
         )
-        return Trace(
-            tuple(self.intervals[device] for device in chosen),
-            self.round_seconds,
-            self._lengths[chosen],
-            self.stay_seconds,
+        return replace(
+            self,
+            intervals=tuple(self.intervals[device] for device in chosen),
+            lengths=self._lengths[chosen],
         )
 
     @cached_property
@@ -116,7 +115,7 @@ class Trace:
         last = np.ceil(_whole(self._ends / step))  # t < end
         if self.stay_seconds:  # and t + stay <= end
             last = np.floor(_whole((self._ends - self.stay_seconds) / step)) + 1
-        return _Grid(instants, strides, first, last)
+        return _Grid(instants=instants, strides=strides, first=first, last=last)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ def load_paper_table(
         if smoke:
             experiment = _smoke(experiment)
         published = {} if smoke else column.get("paper", {})
-        columns.append(Column(experiment.changed(settings or {}), published))
+        columns.append(Column(experiment=experiment.changed(settings or {}), published=published))
     title, about = table["title"], _about(tables[name])
     if smoke:
         title, about = f"{title} (smoke test)", "A few clients and rounds on made-up images."
