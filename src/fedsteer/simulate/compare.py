@@ -41,7 +41,7 @@ def compare_cells(
         found_run(cell, resume)
     tell = report or (lambda cell, progress: None)
     if executor == "ray":
-        run_on_ray(cells, jobs, resume, tell)
+        run_on_ray(cells, jobs, tell)
     else:
         _run_here(cells, jobs, resume, tell)
     return [Run(cell.folder) for cell in cells]

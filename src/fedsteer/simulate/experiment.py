@@ -63,12 +63,12 @@ class RunPlan:
         1.0, "of the test set, from its end (the authors' code uses .7)", above=0, high=1
     )
     watch: list[int] = option([5, 55, 95], "clients whose coordinates are recorded")
-    baseline: str = option("fedavg", "comparisons are paired against this entry")
+    baseline: str = option("fedavg", "comparisons are paired with this rule")
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """All sections. `rules` are the entries compared, `options` those of each rule."""
+    """All sections. `rules` are the rules compared, by name; `options` are theirs."""
 
     name: str = "digits"
     title: str = ""

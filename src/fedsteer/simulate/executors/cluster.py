@@ -39,14 +39,14 @@ from fedsteer.simulate.executors.task import (
     pack,
     unpack,
 )
-from fedsteer.simulate.runner import Interrupted, Report, found_run, polite
+from fedsteer.simulate.runner import Interrupted, Report, polite
 from fedsteer.simulate.world import build_world
 
 LOSSES = 3
 """A run may be lost this often in a row without a checkpoint in between."""
 
 
-def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
+def run_on_ray(cells: Sequence[Cell], jobs: int, tell: Report) -> None:
     """All cells, at most `jobs` at a time (0: as the cluster allows); `Interrupted` on a stop."""
     try:
         import ray
@@ -54,7 +54,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> 
         raise ConfigurationError(f"--executor ray needs it: {extra('ray')}") from None
     missing = []
     for number, cell in enumerate(cells):
-        if found_run(cell, resume).finished:
+        if Run(cell.folder).finished:
             tell(cell, None)
         else:
             missing.append(number)
@@ -89,7 +89,7 @@ class _Sweep:
         self, ray: Any, cells: Sequence[Cell], missing: list[int], jobs: int, tell: Report
     ) -> None:
         self.ray, self.cells, self.jobs, self.tell = ray, cells, jobs, tell
-        self.threads = _threads(ray, cells, missing)
+        self.torch_threads = _torch_threads(ray, cells, missing)
         self.waiting = deque(missing)
         self.running: dict[Any, Task] = {}  # by reference to the result
         self.under_way: dict[int, int] = {}  # number of a cell -> its current attempt
@@ -143,17 +143,17 @@ class _Sweep:
             self.attempts += 1
             self.under_way[number] = self.attempts
             parcel = pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None
-            threads = self.threads[number]
+            torch_threads = self.torch_threads[number]
             task = Task(
                 number=number,
                 attempt=self.attempts,
                 cell=cell,
-                torch_threads=threads,
+                torch_threads=torch_threads,
                 parcel=parcel,
                 send_every=tasks.SEND_EVERY,
             )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
-            remote = self.remote.options(num_cpus=max(1, threads), max_retries=0, **gpus)
+            remote = self.remote.options(num_cpus=max(1, torch_threads), max_retries=0, **gpus)
             self.running[remote.remote(task, self.office)] = task
 
     def _listen(self) -> None:
@@ -223,7 +223,7 @@ class _Sweep:
         return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
 
 
-def _threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
+def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
     """Threads of every run: those it would have on this machine, so that numbers are the same.
 
     0 on a GPU, where they do not matter.
