@@ -1,13 +1,23 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedsteer.data import Partition, dirichlet, iid, label_groups, load, shards, who_holds_what
+from fedsteer.data import (
+    PARTITIONS,
+    Partition,
+    dirichlet,
+    iid,
+    label_groups,
+    load,
+    shards,
+    who_holds_what,
+)
 from fedsteer.data.partition import partition_of
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation import group_probabilities
@@ -247,6 +257,20 @@ def test_refused_in_one_line(refused: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         refused()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_every_kind_divides_by_its_options(kind: str) -> None:
+    options = PARTITIONS[kind](clients=6)
+    assert options.kind == kind and PARTITIONS[kind].__doc__
+    assert all(entry.metadata["help"] for entry in fields(options))
+    partition = options.divide(DIGITS_LIKE, 0)
+    assert partition.clients == 6
+    assert_sound(partition, DIGITS_LIKE, disjoint=True)
+    assert same(partition, options.divide(DIGITS_LIKE, 0))
+    assert not same(partition, options.divide(DIGITS_LIKE, 1))
+    for labels in options.label_groups(10).values():
+        assert labels == sorted(labels) and set(labels) < set(range(10))
 
 
 def test_ten_thousand_clients_share_the_digits() -> None:

@@ -87,6 +87,8 @@ def test_the_name_is_that_of_the_file(tmp_path: Path) -> None:
         ("[partition]\nkind = 'iit'", "unknown partition.kind 'iit'; did you mean 'iid'"),
         ("[partition]\nkind = 3", "partition.kind must be str, not 3"),
         ("[partition]\ngama = 0.7", r"did you mean 'partition\.gamma'"),
+        ("[partition]\nkid = 'iid'", r"did you mean 'partition\.kind'"),
+        ("[participation]\nmean_onn = 9", r"did you mean 'participation\.mean_on'"),
         ("[partition]\ngamma = 7", "partition.gamma must be above 0 and below 1, not 7"),
         (
             "[partition]\nkind = 'iid'\ngamma = 0.7",

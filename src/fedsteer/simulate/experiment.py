@@ -203,9 +203,14 @@ def _of_kind(
         raise unknown(f"{section}.kind", kind, kinds)
     rest = {key: value for key, value in table.items() if key != "kind"}
     known = {entry.name for entry in fields(kinds[kind])}
+    of_any_kind = {entry.name for options in kinds.values() for entry in fields(options)}
     for key in rest:
-        if key not in known and (others := kinds_that_know(kinds, key)):
-            raise ConfigurationError(_only_for(f"{section}.{key}", f"{section}.kind", others, kind))
+        path = f"{section}.{key}"
+        if key not in of_any_kind:
+            raise unknown("setting", path, [f"{section}.{name}" for name in ("kind", *of_any_kind)])
+        if key not in known:
+            owners = kinds_that_know(kinds, key)
+            raise ConfigurationError(_only_for(path, f"{section}.kind", owners, kind))
     if kind != current.kind:
         kept = {name: value for name, value in vars(current).items() if name in known}
         current = kinds[kind](**kept)
