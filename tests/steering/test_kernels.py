@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsteer.steering.kernels import Kernels, kernels_for, kernels_named, library_of
+from fedsteer.steering.kernels import kernels_for, kernels_named, library_of
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
+from fedsteer.steering.kernels.protocol import Kernels
 
 KINDS = [
     "numpy-float16",

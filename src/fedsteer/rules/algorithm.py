@@ -16,7 +16,7 @@ from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, Pass, kernels_for
+from fedsteer.steering.kernels import Array, Floats, Pass
 
 if TYPE_CHECKING:
     from fedsteer.steering.clients import Clients
@@ -79,13 +79,6 @@ class Memory(Component):
     own: Any  # the Component that `Algorithm.begin` returned
     made_with: str  # the options this depends on, in words
     like: Array | None = None  # zero rows of the updates' library, type and device
-
-
-def no_estimates(memory: Memory, count: int) -> Array:
-    """(count, d) zeros like the updates."""
-    kernels = kernels_for(memory.like)
-    shape = (count, memory.clients.dim)
-    return kernels.allocate(shape, memory.like, kernels.dtype_name(memory.like))
 
 
 @dataclass

@@ -20,7 +20,7 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, no_estimates
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clusters import ClusterMemory, k_means
@@ -136,7 +136,10 @@ class ClusterFedVARP(Algorithm):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own: ClusterMemory = memory.own
-        return no_estimates(memory, len(slots)) if own.rows is None else own.estimates(slots)
+        if own.rows is not None:
+            return own.estimates(slots)
+        kernels, like = kernels_for(memory.like), memory.like
+        return kernels.allocate((len(slots), memory.clients.dim), like, kernels.dtype_name(like))
 
     def _labels(self, own: ClusterMemory, active: Active) -> Integers:
         """Clusters of the active clients before this round; given ones also for newcomers."""
