@@ -7,7 +7,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,65 +29,59 @@ def shipped_experiments(folder: str = "") -> dict[str, str]:
 
 def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:
     """An experiment by shipped name or path to a TOML file, with settings on top."""
-    path = Path(name)
-    if path.suffix == ".toml":
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {name}: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise ConfigurationError(f"{name} is not valid TOML: not a text in UTF-8") from None
-        title = path.stem
-    else:
-        shipped = shipped_experiments()
-        if name not in shipped:
-            raise unknown("experiment", name, shipped)
-        text, title = shipped[name], name
+    path = Path(name) if name.endswith(".toml") else None
     try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(_shipped(name) if path is None else _text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
-    experiment = Experiment(name=title)
-    for name, kinds in KINDS.items():
-        if isinstance(table.get(name), dict):
-            usual = getattr(experiment, name).kind
-            table[name] = _without_idle_defaults(table[name], kinds, usual)
+    experiment = Experiment(name=name if path is None else path.stem)
+    for section, kinds in KINDS.items():
+        if isinstance(table.get(section), dict):
+            usual = getattr(experiment, section).kind
+            table[section] = _without_idle_defaults(table[section], kinds, usual)
     experiment = experiment.updated(table)
-    if path.suffix == ".toml":
+    if path is not None:
         experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
 
 
-def _without_idle_defaults(section: dict[str, Any], kinds: Kinds, usual: str) -> dict[str, Any]:
-    """Without settings of other kinds that have their default: older files name them all."""
-    kind = str(section.get("kind", usual))
+def _shipped(name: str) -> str:
+    shipped = shipped_experiments()
+    if name not in shipped:
+        raise unknown("experiment", name, shipped)
+    return shipped[name]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not valid TOML: not a text in UTF-8") from None
+
+
+def _without_idle_defaults(table: dict[str, Any], kinds: Kinds, usual: str) -> dict[str, Any]:
+    """A section without settings of other kinds at their default: older files name them all."""
+    kind = str(table.get("kind", usual))
     if kind not in kinds:
-        return section
+        return table
     own = {entry.name for entry in fields(kinds[kind])}
-    idle = {
-        entry.name: default_of(entry)
-        for options in kinds.values()
-        for entry in fields(options)
-        if entry.name not in own
-    }
-    return {k: v for k, v in section.items() if k not in idle or v != idle[k]}
+    defaults = {e.name: default_of(e) for options in kinds.values() for e in fields(options)}
+    idle = {name: value for name, value in defaults.items() if name not in own}
+    return {key: value for key, value in table.items() if key not in idle or value != idle[key]}
 
 
 def _beside(folder: Path, experiment: Experiment) -> Experiment:
     """Files that an experiment names are beside it, unless they are only elsewhere."""
     found: dict[str, str] = {}
-    for section in fields(experiment):
-        for entry in _path_options(getattr(experiment, section.name)):
-            place = getattr(getattr(experiment, section.name), entry.name)
+    for section in ("data", "participation"):
+        options = getattr(experiment, section)
+        for entry in fields(options):
+            place = getattr(options, entry.name) if entry.metadata["path"] else None
             if place is not None and (folder / place).exists():
-                found[f"{section.name}.{entry.name}"] = str(folder / place)
+                found[f"{section}.{entry.name}"] = str(folder / place)
     return experiment.changed(found)
-
-
-def _path_options(section: Any) -> list[Field[Any]]:
-    if not is_dataclass(section):
-        return []
-    return [entry for entry in fields(section) if entry.metadata.get("path")]
 
 
 def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -20,27 +19,36 @@ from fedsteer.simulate.experiment import KINDS, Experiment
 from fedsteer.simulate.world import World
 from fedsteer.training.models import source_of
 
+# Settings that do not change a run's numbers: `rule` holds the rule's options, and checksums say
+# whether files are the same. The number of rounds does change them: a warm-up takes place in the
+# rounds after the last one.
+IGNORED = {
+    *(f"experiment.{name}" for name in ("seeds", "rules", "variants", "options", "title")),
+    "experiment.run.checkpoint_every",
+    "experiment.run.baseline",
+    "experiment.data.folder",
+}
+
 
 def same_run(found: Run, cell: Cell) -> None:
     """Refuse to mix two different runs in one folder."""
     if not (found.folder / MANIFEST).exists():
         raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
-    before = _with_defaults(found.manifest)
+    before, checked = _with_defaults(found.manifest), _files(cell.experiment)
     now = {
         "seed": cell.seed,
         "experiment": cell.experiment.as_dict(),
         "rule": _rule_record(cell.rule),
     }
+    ignored = IGNORED | {f"experiment.participation.{key}" for key in checked if key in before}
     for name, value in now.items():
-        apart = _difference(
-            name, *(_comparable(name, one, before) for one in (before.get(name), plain(value)))
-        )
+        apart = _difference(name, before.get(name), plain(value), ignored)
         if apart is not None:
             raise ConfigurationError(
                 f"{found.folder} holds a run with another {apart}; choose another --out"
             )
-    for key, (path, checksum) in _files(cell.experiment).items():
-        if (known := before.get(key)) is not None and known != checksum:
+    for key, (path, checksum) in checked.items():
+        if before.get(key, checksum) != checksum:
             raise ConfigurationError(
                 f"{path} has changed since {found.folder} was started; choose another --out"
             )
@@ -79,30 +87,15 @@ def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
     return manifest | {"experiment": defaults | written}
 
 
-def _difference(name: str, before: Any, now: Any) -> str | None:
+def _difference(name: str, before: Any, now: Any, ignored: set[str]) -> str | None:
     """Where two settings differ, e.g. "experiment.partition.gamma (0.9, now 0.7)"."""
+    if name in ignored:
+        return None
     if isinstance(before, dict) and isinstance(now, dict):
-        found = [_difference(f"{name}.{k}", before.get(k), now.get(k)) for k in {**before, **now}]
+        keys = {**before, **now}
+        found = (_difference(f"{name}.{k}", before.get(k), now.get(k), ignored) for k in keys)
         return next((path for path in found if path is not None), None)
     return None if before == now else f"{name} ({before}, now {now})"
-
-
-def _comparable(name: str, value: Any, manifest: Mapping[str, Any]) -> Any:
-    """Without settings that do not change this run's numbers (`rule` holds the rule's options).
-
-    The number of rounds does: a warm-up takes place in the rounds after the last one.
-    """
-    ignored = {
-        "experiment": ("seeds", "rules", "variants", "options", "title"),
-        "run": ("checkpoint_every", "baseline"),
-        # Places of files; checksums say whether the files are the same.
-        "participation": ("trace",) if "trace" in manifest else (),
-        "data": ("folder",),
-    }
-    if name not in ignored or not isinstance(value, dict):
-        return value
-    kept = {key: entry for key, entry in value.items() if key not in ignored[name]}
-    return {key: _comparable(key, entry, manifest) for key, entry in kept.items()}
 
 
 def _rule_record(rule: RuleSpec) -> dict[str, Any]:
