@@ -23,17 +23,17 @@ def known_layers(network: Network, exact: bool = True) -> list[Layer] | None:
     """
     # Exact types, because a subclass may compute something else. A layer that occurs twice has its
     # parameters listed once, so its second place is not known and the network is not plain.
-    if type(network.module) is not nn.Sequential:
+    module = network.module
+    if type(module) is not nn.Sequential or not all(map(_unchanged, module.modules())):
         return None
-    if not all(map(_unchanged, network.module.modules())):
+    stack = _Stack({p.name: p.start for p in network.parameters}, exact)
+    try:
+        for place, part in enumerate(module):
+            stack.add(part, str(place))
+    except _Unknown:
         return None
-    known = _Known({p.name: p.start for p in network.parameters}, exact)
-    for place, module in enumerate(network.module):
-        if not known.take(module, str(place)):
-            return None
-    layers = known.layers
-    ends = layers and isinstance(layers[-1], Linear) and not layers[-1].activation
-    return layers if ends else None
+    ends = isinstance(stack.last, Linear) and not stack.last.activation
+    return stack.layers if ends else None
 
 
 def is_dense(layers: list[Layer]) -> bool:
@@ -57,96 +57,102 @@ def _unchanged(module: nn.Module) -> bool:
     return not any(hooks) and "forward" not in vars(module)
 
 
-class _Known:
-    """The layers so far."""
+class _Unknown(Exception):
+    """The network is not a plain stack of known layers."""
+
+
+def _need(condition: object) -> None:
+    if not condition:
+        raise _Unknown
+
+
+class _Stack:
+    """The layers so far; `add` raises `_Unknown` if the next one is not known in its place."""
 
     def __init__(self, starts: dict[str, int], exact: bool) -> None:
         self.starts, self.exact = starts, exact
         self.layers: list[Any] = []
         self.flat = False  # images have become vectors
 
-    def take(self, module: nn.Module, name: str) -> bool:
-        """Add a module; False if it is not known, or not in this place."""
-        last = self.layers[-1] if self.layers else None
-        kind = type(module)
-        layer: Layer | None = None
-        if kind in ACTIVATIONS:
-            return self._activate(last, ACTIVATIONS[kind])
-        if kind is nn.Flatten:
-            if isinstance(last, Mean):
-                return _whole(module)
-            if self.flat or not _whole(module):
-                return False
-            self.flat, layer = True, Flatten()
-        elif kind is nn.Linear and self.flat:
-            weight, bias = self._start(name, "weight"), self._start(name, "bias")
-            layer = Linear(module.in_features, module.out_features, weight, bias)
-            if min(weight, bias) < 0:
-                return False
-        elif self.flat:
-            return False
-        elif kind is nn.Conv2d:
-            layer = self._convolution(module, name)
-        elif kind is nn.BatchNorm2d:
-            layer = self._norm(module, name)
-        elif kind is PreActBlock:
-            layer = self._block(module, name)
-        elif kind is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1)) and last:
-            self.flat, layer = True, Mean()
-        elif kind is nn.MaxPool2d and isinstance(last, Convolution) and _halves(module):
-            if not last.activation or last.pools:
-                return False
-            self.layers[-1] = replace(last, pools=True)
-            return True
-        else:
-            return False
-        if layer is not None:
-            self.layers.append(layer)
-        return layer is not None
+    @property
+    def last(self) -> Any:
+        """The last layer, None if there is none."""
+        return self.layers[-1] if self.layers else None
 
-    def _activate(self, last: Any, activation: str) -> bool:
-        if isinstance(last, Norm) and activation == "relu" and not last.relu:
-            self.layers[-1] = replace(last, relu=True)
-            return True
-        if not isinstance(last, (Linear, Convolution)) or last.activation:
-            return False
-        if getattr(last, "pools", False):
-            return False
-        self.layers[-1] = replace(last, activation=activation)
-        return True
+    def add(self, module: nn.Module, name: str) -> None:
+        """Add a module; activations and pooling join the layer before them."""
+        kind, last = type(module), self.last
+        if kind in ACTIVATIONS:
+            self.layers[-1] = _activated(last, ACTIVATIONS[kind])
+        elif kind is nn.MaxPool2d:
+            _need(isinstance(last, Convolution) and last.activation and not last.pools)
+            _need(_halves(module))
+            self.layers[-1] = replace(last, pools=True)
+        elif kind is nn.Flatten:
+            _need(_whole(module) and (not self.flat or isinstance(last, Mean)))
+            self.layers += [] if self.flat else [Flatten()]
+            self.flat = True
+        elif kind is nn.Linear:
+            _need(self.flat)
+            weight, bias = self._start(name, "weight"), self._start(name, "bias")
+            self.layers.append(Linear(module.in_features, module.out_features, weight, bias))
+        else:
+            _need(not self.flat)
+            self.layers.append(self._image_layer(module, name))
+            self.flat = kind is nn.AdaptiveAvgPool2d
+
+    def _image_layer(self, module: nn.Module, name: str) -> Layer:
+        kind = type(module)
+        if kind is nn.Conv2d:
+            return self._convolution(module, name)
+        if kind is nn.BatchNorm2d:
+            return self._norm(module, name)
+        if kind is PreActBlock:
+            return self._block(module, name)
+        _need(kind is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1)) and self.layers)
+        return Mean()
 
     def _start(self, name: str, parameter: str) -> int:
-        return self.starts.get(f"{name}.{parameter}", -1)
+        """Where a parameter is in the flat vector."""
+        _need(f"{name}.{parameter}" in self.starts)
+        return self.starts[f"{name}.{parameter}"]
 
-    def _convolution(self, module: nn.Conv2d, name: str) -> Convolution | None:
-        weight, bias = self._start(name, "weight"), self._start(name, "bias")
-        if not _plain(module) or weight < 0 or (bias < 0 and module.bias is not None):
-            return None
-        window = Window(module.kernel_size[0], module.stride[0], module.padding[0])
-        channels = (module.in_channels, module.out_channels)
-        return Convolution(*channels, window, weight, bias, exact=self.exact)
+    def _convolution(self, module: nn.Conv2d, name: str) -> Convolution:
+        _need(_plain(module))
+        bias = -1 if module.bias is None else self._start(name, "bias")
+        return Convolution(
+            module.in_channels,
+            module.out_channels,
+            Window(module.kernel_size[0], module.stride[0], module.padding[0]),
+            self._start(name, "weight"),
+            bias,
+            exact=self.exact,
+        )
 
-    def _norm(self, module: nn.BatchNorm2d, name: str) -> Norm | None:
+    def _norm(self, module: nn.BatchNorm2d, name: str) -> Norm:
+        _need(not module.track_running_stats)
         weight, bias = self._start(name, "weight"), self._start(name, "bias")
-        if module.track_running_stats or min(weight, bias) < 0:
-            return None
         return Norm(module.num_features, weight, bias, module.eps)
 
-    def _block(self, module: PreActBlock, name: str) -> Block | None:
-        parts = [
-            self._norm(module.norm1, f"{name}.norm1"),
-            self._convolution(module.conv1, f"{name}.conv1"),
-            self._norm(module.norm2, f"{name}.norm2"),
-            self._convolution(module.conv2, f"{name}.conv2"),
-        ]
+    def _block(self, module: PreActBlock, name: str) -> Block:
         around = module.shortcut
-        shortcut = None if around is None else self._convolution(around, f"{name}.shortcut")
-        if any(part is None for part in parts) or (around is not None and shortcut is None):
-            return None
-        norm1, conv1, norm2, conv2 = (
-            replace(part, relu=True) if isinstance(part, Norm) else part for part in parts
+        return Block(
+            norm1=replace(self._norm(module.norm1, f"{name}.norm1"), relu=True),
+            conv1=self._convolution(module.conv1, f"{name}.conv1"),
+            norm2=replace(self._norm(module.norm2, f"{name}.norm2"), relu=True),
+            conv2=self._convolution(module.conv2, f"{name}.conv2"),
+            shortcut=None if around is None else self._convolution(around, f"{name}.shortcut"),
         )
-        return Block(norm1, conv1, norm2, conv2, shortcut)  # type: ignore[arg-type]
+
+
+def _activated(layer: Any, activation: str) -> Layer:
+    """The layer with the activation behind it."""
+    if isinstance(layer, Norm) and activation == "relu" and not layer.relu:
+        return replace(layer, relu=True)
+    _need(isinstance(layer, (Linear, Convolution)) and not layer.activation)
+    _need(not getattr(layer, "pools", False))
+    activated: Layer = replace(layer, activation=activation)
+    return activated
 
 
 def _plain(module: nn.Conv2d) -> bool:
