@@ -61,10 +61,6 @@ class DenseTrainer:
         ]
         self.pixels = data.images.flatten(1)
         self.grams = GramMatrices(most=self.pixels.numel() // 2)
-        # Threads share out a batch of products well only if the result is contiguous: if all other
-        # weights are but a few rows more of the first matrix, compute these rows as well.
-        rows = -(-dim // self.first.inside)
-        self.rows = rows if rows - self.first.outside <= rows // 8 else self.first.outside
         self._memory = self.pixels.new_empty(0)  # for the points of a round, kept for the next
 
     def suits(self, orders: Sequence[Order]) -> bool:
@@ -81,20 +77,19 @@ class DenseTrainer:
         """Train all of them."""
         most = max(len(order.points) for order in orders)
         width = max(1, MOST_NUMBERS // (most * (most + self.first.inside)))
-        row = max(self.dim, self.rows * self.first.inside)
         # Made here because what inference mode makes cannot be changed afterwards.
-        updates = self.pixels.new_empty((len(orders), row))
+        updates = self.pixels.new_empty((len(orders), self.dim))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
         for begin in range(0, len(orders), width):
             part = slice(begin, begin + width)
             steps[part], losses[part] = self._train(orders[part], updates[part])
-        return Trained(updates[:, : self.dim], steps, losses)
+        return Trained(updates, steps, losses)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _train(
         self, orders: Sequence[Order], updates: Tensor
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and losses; `updates` receives start - end, and some numbers behind that."""
+        """Steps and losses; `updates` receives start - end."""
         first, rate, threads = self.first, self.options.rate, torch.get_num_threads()
         most = max(len(order.points) for order in orders)
         start = orders[0].start
@@ -105,16 +100,15 @@ class DenseTrainer:
         with torch_threads(1):
             outputs = self._first_outputs(starts, images, threads)
             upper = starts[:, self.above :].expand(len(orders), -1).clone()
-            given = images.new_zeros((len(orders), most, self.rows))
-            own = given[:, :, : first.outside]  # the rest stays 0
+            given = images.new_zeros((len(orders), most, first.outside))
             labels = self.data.labels.index_select(0, points).view(len(orders), most)
-            steps, losses = self._steps(orders, images, labels, outputs, upper, own)
-            moved = updates[:, : self.rows * first.inside]
-            with torch_threads(threads if len(orders) >= threads and moved.is_contiguous() else 1):
-                matrix = moved.unflatten(1, (self.rows, -1))
-                matrix.baddbmm_(given.mT, images, beta=0, alpha=rate)
-            torch.mul(own.sum(dim=1), rate, out=updates[:, first.bias : self.above])
-            torch.sub(starts[:, self.above :], upper, out=updates[:, self.above : self.dim])
+            steps, losses = self._steps(orders, images, labels, outputs, upper, given)
+            # Threads share out the products well only if the result is contiguous.
+            with torch_threads(threads if len(orders) >= threads else 1):
+                moved = torch.bmm(given.mT, images).flatten(1)
+                torch.mul(moved, rate, out=updates[:, : first.bias])
+            torch.mul(given.sum(dim=1), rate, out=updates[:, first.bias : self.above])
+            torch.sub(starts[:, self.above :], upper, out=updates[:, self.above :])
         return steps, losses
 
     def _steps(
