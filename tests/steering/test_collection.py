@@ -37,14 +37,12 @@ def take(
         sizes=sizes,
     )
     round, faults = check_round(given, DIM)
-    assert not faults and not clients.look_up(round)[1]
-    active = clients.activate(
-        round, clients.look_up(round)[0], uses_probabilities=True, max_weight=None
-    )
+    active, strangers = clients.activate(round, uses_probabilities=True, max_weight=None)
+    assert active is not None and not (strangers | faults)
     result, complete = collection.compute(clients, active)
     clients.welcome(active)
     collected = collection.commit(clients, active, complete=complete)
-    clients.commit(active, np.ones(len(names)), training=False)
+    clients.commit(active, training=False)
     return result, complete, collected
 
 

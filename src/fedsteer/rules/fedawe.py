@@ -23,6 +23,7 @@ from fedsteer.errors import RoundRefused
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.options import Options
+from fedsteer.steering.checks import untracked
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, library_of
@@ -149,7 +150,7 @@ class FedAWE(Algorithm):
             raise RoundRefused(f"{name} must have shape {shape} and be like the updates")
         if active.kernels.check(array):
             raise RoundRefused(f"{name} must be of floating point, not {array.dtype}")
-        return active.kernels.plain(array)
+        return untracked(array)
 
     @staticmethod
     def _start(own: FedAWEMemory, slot: int) -> Array:

@@ -29,8 +29,8 @@ from fedsteer.steering.checks import (
 )
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
-from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
+from fedsteer.steering.norm_bound import NormBound, NormSums
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
@@ -126,8 +126,8 @@ class Rule:
         incoming = Incoming(round, memory, self.options.bad_clients)
         active = self._check(memory, incoming)
         active, outcome = self._compute(memory, active, incoming)
-        factor = self._bound(memory, active, outcome)
-        return self._commit(state, memory, active, outcome, factor, incoming.dropped)
+        bounded = self._bound(memory, active, outcome)
+        return self._commit(state, memory, active, outcome, bounded, incoming.dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -178,16 +178,17 @@ class Rule:
         clients = memory.clients
         while True:
             round, faults = check_round(incoming.round, clients.dim, incoming.like)
-            found, unknown = clients.look_up(round)
-            faults = unknown | faults
             incoming.round = round
-            if not faults:
-                return clients.activate(
+            if faults:
+                faults = clients.strangers(round) | faults
+            else:
+                active, faults = clients.activate(
                     round,
-                    found,
                     uses_probabilities=self.uses_probabilities,
                     max_weight=self.options.max_weight,
                 )
+                if active is not None:
+                    return active
             incoming.drop(faults)
 
     def _compute(
@@ -224,14 +225,15 @@ class Rule:
         long = [i for i, square in enumerate(squares) if square > most**2]
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 
-    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> float:
-        """The factor by which the norm bound scales the aggregate; 1: it does not act."""
+    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
+        """How far the norm bound shortens the aggregate, and what it will remember."""
         bound = memory.clients.bound
-        if bound is None or outcome.action != "move":
-            return 1.0
         norms = np.sqrt(outcome.result.squared_norms)
-        known = bound.preview(active.slots, norms, active.old_sizes, active.sizes)
-        return bound.scale(math.sqrt(outcome.result.delta_squared_norm), *known)
+        if bound is None:
+            return Bounded(factor=1.0, norms=norms)
+        delta_norm = math.sqrt(outcome.result.delta_squared_norm)
+        factor, sums = bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
+        return Bounded(factor=factor if outcome.action == "move" else 1.0, norms=norms, sums=sums)
 
     def _commit(
         self,
@@ -239,36 +241,37 @@ class Rule:
         memory: Memory,
         active: Active,
         outcome: Outcome,
-        factor: float,
+        bounded: Bounded,
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        clients = memory.clients
+        clients, factor = memory.clients, bounded.factor
         delta = outcome.result.delta
         if factor != 1.0:
             delta = factor * delta
-        diagnostics = self._diagnose(memory, active, outcome, factor, dropped)
-        state.consume()
+        new_state = state.renew()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        clients.commit(active, outcome.result.squared_norms, training=outcome.phase == "train")
+        if clients.bound is not None and bounded.sums is not None:
+            clients.bound.keep(active.slots, bounded.norms, bounded.sums)
+        last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
         return Step(
             delta=delta,
-            state=State(self.name, memory),
-            diagnostics=diagnostics,
+            state=new_state,
+            diagnostics=self._diagnose(active, outcome, last_seen, factor, dropped),
             action=outcome.action,
         )
 
     def _diagnose(
         self,
-        memory: Memory,
         active: Active,
         outcome: Outcome,
+        last_seen: Integers,
         factor: float,
         dropped: Mapping[ClientId, str],
     ) -> Diagnostics:
@@ -286,10 +289,19 @@ class Rule:
             core_set=outcome.core_set,
             squared_norms=outcome.result.squared_norms,
             inverse_probabilities=active.inverse_probabilities,
-            last_seen=memory.clients.last_seen[active.slots],
+            last_seen=last_seen,
             unbiased=active.weights if weighted else None,
             beliefs=outcome.beliefs,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """What the norm bound made of a round."""
+
+    factor: float  # of the aggregate; 1: the bound does not act
+    norms: Floats  # (m,) |g_i|
+    sums: NormSums | None = None  # None: there is no bound
 
 
 class Incoming:

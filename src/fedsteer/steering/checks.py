@@ -88,6 +88,11 @@ def kind_of(updates: Any, model: Array | None, dim: int) -> Array | None:
     return None
 
 
+def untracked(array: Array) -> Array:
+    """The numbers without the gradients that torch may track beside them."""
+    return array.detach() if hasattr(array, "detach") else array
+
+
 def zero_rows(like: Array, dim: int) -> Array:
     """(0, d) of the library, type and device of `like`."""
     kernels = kernels_for(like)
@@ -137,7 +142,7 @@ def _matrix(
         )
     if like is not None and not _is_beside(updates, like):
         raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
-    return kernels.plain(updates), {}
+    return untracked(updates), {}
 
 
 def _is_empty(updates: Any) -> bool:

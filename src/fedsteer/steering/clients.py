@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.steering.checks import Faults
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId, plain_ids
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Floats, Integers, kernels_for
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
@@ -27,13 +26,6 @@ from fedsteer.steering.table import OUTWEIGHS, Table
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
 LAST = 1 << 62
 """No round has a number as high as this."""
-
-
-class Found(NamedTuple):
-    """The clients of a round as they were before it."""
-
-    slots: Integers  # newcomers have the slot they will get
-    sizes: Floats  # n_i; 0: not a member
 
 
 @dataclass
@@ -80,29 +72,21 @@ class Clients(Component):
         if self.closed and names and max(self.roster.places(names)) < 0:
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
-    def look_up(self, round: Round) -> tuple[Found, Faults]:
-        """The clients of a round as they were before it, and those whose weight is unknown.
-
-        These are newcomers to a closed population that bring no size.
-        """
-        if not self.number < round.number < LAST:
-            raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
-        slots = self.roster.preview(round.clients)
-        found = Found(slots=slots, sizes=self.sizes[slots])
-        if not self.closed or round.sizes is not None:
-            return found, {}
-        reason = "is unknown, and its number of data points was not given: it cannot join"
-        return found, {i: reason for i, size in enumerate(found.sizes.tolist()) if size <= 0}
+    def strangers(self, round: Round) -> Faults:
+        """Clients whose weight is unknown: newcomers to a closed population without a size."""
+        return self._strangers(round, self._look_up(round)[1])
 
     def activate(
-        self, round: Round, found: Found, *, uses_probabilities: bool, max_weight: float | None
-    ) -> Active:
-        """Weights and everything else of size m. Writes nothing."""
-        slots, old_sizes = found
+        self, round: Round, *, uses_probabilities: bool, max_weight: float | None
+    ) -> tuple[Active | None, Faults]:
+        """Weights and everything else of size m; None if there are strangers. Writes nothing."""
+        slots, old_sizes = self._look_up(round)
         count = len(slots)
+        if strangers := self._strangers(round, old_sizes):
+            return None, strangers
         sizes, probabilities = round.sizes, round.probabilities
         resized = sizes is not None or not self.closed
-        if sizes is None:  # strangers to a closed population were refused
+        if sizes is None:
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
         fresh = np.ones(count, dtype=bool)
         if round.refresh:
@@ -133,8 +117,9 @@ class Clients(Component):
             weights = np.where(fresh, weights, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
-        return Active(
+        active = Active(
             round=round,
+            kernels=kernels_for(round.updates),
             slots=slots,
             fresh=fresh,
             sizes=sizes,
@@ -146,6 +131,20 @@ class Clients(Component):
             weights=weights,
             population=population,
         )
+        return active, {}
+
+    def _look_up(self, round: Round) -> tuple[Integers, Floats]:
+        """Slots and sizes before the round; newcomers have the slot they will get, and size 0."""
+        if not self.number < round.number < LAST:
+            raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
+        slots = self.roster.preview(round.clients)
+        return slots, self.sizes[slots]
+
+    def _strangers(self, round: Round, old_sizes: Floats) -> Faults:
+        if not self.closed or round.sizes is not None:
+            return {}
+        reason = "is unknown, and its number of data points was not given: it cannot join"
+        return {int(i): reason for i in np.flatnonzero(old_sizes <= 0)}
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""
@@ -171,11 +170,11 @@ class Clients(Component):
             self.roster.enrol(active.round.clients)
             self.source.join(active.slots[newcomers], active.round.number)
 
-    def commit(self, active: Active, squared_norms: Floats, *, training: bool) -> None:
-        """Take in the round. Warm-up rounds (`training` False) count no participation."""
-        if self.bound is not None:
-            norms = np.sqrt(squared_norms)
-            self.bound.observe(active.slots, norms, active.old_sizes, active.sizes)
+    def commit(self, active: Active, *, training: bool) -> Integers:
+        """Take in the round; when its clients were last seen before it (0: never).
+
+        Warm-up rounds (`training` False) count no participation.
+        """
         if active.resized:
             self.sizes[active.slots] = active.sizes
             self.total += float((active.sizes - active.old_sizes).sum())
@@ -186,8 +185,8 @@ class Clients(Component):
                 self.population = active.population
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.round.number)
-        self.last_seen[active.slots] = active.round.number
         self.number = active.round.number
+        return self.last_seen.exchange(active.slots, self.number)
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""

@@ -14,12 +14,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.table import Table
+
+
+class NormSums(NamedTuple):
+    """Over clients with a known norm; see `NormBound`."""
+
+    weighted: float
+    rest: float
+    weight: float
 
 
 @dataclass
@@ -32,22 +41,18 @@ class NormBound(Component):
     weight: float = 0.0  # sum of n_i over them
     rest: float = 0.0  # rounding error of `weighted`
 
-    def preview(
-        self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
-    ) -> tuple[float, float]:
-        """(weighted, weight) as `observe` would leave them."""
-        weighted, _, weight = self._with(slots, norms, old_sizes, sizes)
-        return weighted, weight
+    def judge(
+        self, delta_norm: float, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
+    ) -> tuple[float, NormSums]:
+        """min(1, rho b / |Delta|), and the sums with these clients' norms and sizes, for `keep`."""
+        sums = self._with(slots, norms, old_sizes, sizes)
+        if sums.weight <= 0.0 or delta_norm <= 0.0:
+            return 1.0, sums
+        return min(1.0, self.factor * sums.weighted / sums.weight / delta_norm), sums
 
-    def scale(self, delta_norm: float, weighted: float, weight: float) -> float:
-        """min(1, rho b / |Delta|)."""
-        if weight <= 0.0 or delta_norm <= 0.0:
-            return 1.0
-        return min(1.0, self.factor * weighted / weight / delta_norm)
-
-    def observe(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> None:
-        """Take in the norms of this round."""
-        self.weighted, self.rest, self.weight = self._with(slots, norms, old_sizes, sizes)
+    def keep(self, slots: Integers, norms: Floats, sums: NormSums) -> None:
+        """Store what `judge` found."""
+        self.weighted, self.rest, self.weight = sums
         self.norms[slots] = norms
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
@@ -56,14 +61,12 @@ class NormBound(Component):
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
         self.norms[slots] = np.full(len(slots), -1.0)
 
-    def _with(
-        self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
-    ) -> tuple[float, float, float]:
-        """(weighted, rest, weight) with the new norms and sizes of these clients."""
+    def _with(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> NormSums:
+        """The sums with the new norms and sizes of these clients."""
         old = self.norms[slots]
         known = old >= 0
         less = (old_sizes * old)[known]
         parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
         weighted = math.fsum(parts)
         weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
-        return weighted, math.fsum([*parts, -weighted]), weight
+        return NormSums(weighted, math.fsum([*parts, -weighted]), weight)

@@ -103,7 +103,7 @@ class Visits(ProbabilitySource):
         self.since[slots] = max(number - 1.0, 0.0)
 
     def observe(self, slots: Integers, number: int) -> None:
-        self.visits[slots] = self.visits[slots] + 1.0
+        self.visits.add(slots, 1.0)
 
     def forget(self, slots: Integers) -> None:
         self.since[slots] = -1.0
@@ -212,7 +212,7 @@ class Shrunk(ProbabilitySource):
 
     def observe(self, slots: Integers, number: int) -> None:
         counted = slots[self.since[slots] < number]
-        self.visits[counted] = self.visits[counted] + 1.0
+        self.visits.add(counted, 1.0)
         self.all_visits += len(counted)
         self.all_rounds += (self.members - self.newcomers) * (number - self.number)
         self.newcomers, self.number = 0, number

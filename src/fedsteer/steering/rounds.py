@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Pass
 from fedsteer.steering.population import PopulationEstimate
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class Active:
     """The clients of a checked round, with everything an algorithm needs of size m."""
 
     round: Round  # checked: plain ids, one (m, d) array, float64 vectors
+    kernels: Kernels  # the operations for the library of the updates
     slots: Integers  # newcomers have the slot they will get
     fresh: Flags  # (m,) False: asked only to refresh, enters no aggregate
     sizes: Floats  # n_i, this round's
@@ -126,11 +129,6 @@ class Active:
     def __len__(self) -> int:
         return len(self.round.clients)
 
-    @property
-    def kernels(self) -> Kernels:
-        """The operations for the library of the updates."""
-        return kernels_for(self.round.updates)
-
     def one_pass(
         self,
         weights: Floats,
@@ -140,8 +138,9 @@ class Active:
     ) -> Pass:
         """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not."""
         result = self.kernels.one_pass(self.round.updates, weights, basis, coefficients, **more)
-        if result.bad:
-            raise NotFinite(result.bad)
+        finite = np.isfinite(result.squared_norms)
+        if not finite.all():
+            raise NotFinite(np.flatnonzero(~finite).tolist())
         return result
 
 

@@ -41,9 +41,8 @@ def renewed(
     count = len(updates)
     people = enrol_population(updates.shape[1], np.ones(count), Sampled(1.0), None)
     round = Round(number=1, clients=list(range(count)), updates=updates)
-    active = people.activate(
-        round, people.look_up(round)[0], uses_probabilities=True, max_weight=None
-    )
+    active, _ = people.activate(round, uses_probabilities=True, max_weight=None)
+    assert active is not None
     everybody = np.arange(count)
     result = space.columns.sweep(active, np.zeros(K), everybody, precise=False)
     roles = ColumnRoles(
@@ -54,7 +53,7 @@ def renewed(
         reselecting=False,
     )
     takeovers = [Takeover(column=c, position=i, client=name) for c, i, name in installed]
-    change = space.columns.renew(result, roles, takeovers, updates, cache)
+    change = space.columns.renew(result, roles, takeovers, active, cache)
     if change is not None:
         space.coordinates.change_basis(change)
 
@@ -253,10 +252,10 @@ def test_scales() -> None:
     space = filled(np.random.default_rng(9))
     lengths = np.linalg.norm(space.columns.rows, axis=1)
     np.testing.assert_allclose(space.columns.geometry.scale, 1 / lengths)
-    np.testing.assert_allclose(space.columns.estimate_scale, 1 / lengths)
+    np.testing.assert_allclose(space.columns.geometry.stored, 1 / lengths)
     np.testing.assert_allclose(np.diag(space.columns.geometry.scaled), 1.0)
-    space.columns.magnitude = "follow"
-    np.testing.assert_array_equal(space.columns.estimate_scale, np.ones(K))
+    follow = filled(np.random.default_rng(9), magnitude="follow")
+    np.testing.assert_array_equal(follow.columns.geometry.stored, np.ones(K))
     mean = filled(np.random.default_rng(9), basis="mean")
     np.testing.assert_allclose(mean.columns.geometry.scale, 1 / K)
 
@@ -268,7 +267,7 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
     space = vacant([None] * K)
 
     def check() -> None:
-        afresh = Geometry(space.columns.gram.copy(), space.columns.basis)
+        afresh = Geometry(space.columns.gram.copy(), basis="unit", magnitude="fixed")
         np.testing.assert_array_equal(space.columns.geometry.scaled, afresh.scaled)
         right = draw.standard_normal((K, 2))
         for solver in ("cholesky", "gradient"):

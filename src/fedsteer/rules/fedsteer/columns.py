@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.geometry import Geometry, SteeredBeliefs
+from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.ridge import generalised_inverse
 from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
 from fedsteer.steering.component import Component
@@ -29,6 +29,7 @@ from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, kernels_for
 
 if TYPE_CHECKING:
+    from fedsteer.steering.kernels.protocol import Kernels
     from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
@@ -55,12 +56,7 @@ class Columns(Component):
         return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
 
     def __post_init__(self) -> None:
-        self.geometry = Geometry(self.gram, self.basis)
-
-    @property
-    def estimate_scale(self) -> Floats:
-        """(k,) factors from raw columns to those that stored coordinates refer to."""
-        return self.geometry.present if self.magnitude == "follow" else self.geometry.scale
+        self._set_gram(self.gram)
 
     def sweep(
         self, active: Active, coefficients: Floats, gram_of: Integers, *, precise: bool
@@ -114,21 +110,12 @@ class Columns(Component):
             return kernels.allocate(shape, like, kernels.dtype_name(like))
         return kernels.combine(coordinates * self._row_scale(), self.rows)
 
-    def beliefs(self, products: Floats, *, before: Floats, after: Floats) -> SteeredBeliefs:
-        """For diagnostics: stored coordinates before and after the round."""
-        return SteeredBeliefs(
-            geometry=self.geometry,
-            products=products,
-            coordinates_before=before * self.estimate_scale,
-            coordinates_after=after * self.estimate_scale,
-        )
-
     def renew(
         self,
         result: Pass,
         roles: ColumnRoles,
         takeovers: Sequence[Takeover],
-        updates: Array,
+        active: Active,
         cache: str | None,
     ) -> Floats | None:
         """Columns for the next round.
@@ -153,7 +140,7 @@ class Columns(Component):
             change = self._map(before, both, gram)
         for takeover in takeovers:
             self.owners[takeover.column] = takeover.client
-        self._store(changed, updates, gram, cache)
+        self._store(changed, active.round.updates, gram, cache, active.kernels)
         return change
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
@@ -161,7 +148,8 @@ class Columns(Component):
         if len(picked):
             chosen = rows[picked]
             every = {column: column for column in range(len(picked))}
-            self._store(every, chosen, kernels_for(rows).gram(chosen), cache)
+            kernels = kernels_for(rows)
+            self._store(every, chosen, kernels.gram(chosen), cache, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
         """Remove a column. Returns the map that removes everybody's coordinate on it."""
@@ -186,54 +174,58 @@ class Columns(Component):
 
     def _set_gram(self, gram: Floats) -> None:
         self.gram = gram
-        self.geometry = Geometry(gram, self.basis)
+        self.geometry = self._geometry(gram)
+
+    def _geometry(self, gram: Floats) -> Geometry:
+        return Geometry(gram, basis=self.basis, magnitude=self.magnitude)
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
 
-        def scale(gram: Floats) -> Floats:
-            geometry = Geometry(gram, self.basis)
-            return geometry.present if self.magnitude == "follow" else geometry.scale
-
-        old, new = scale(before), scale(after)
+        old, new = self._geometry(before).stored, self._geometry(after).stored
         inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
         return generalised_inverse(inner) @ across
 
     def _store(
-        self, changed: Mapping[int, int], updates: Array, gram: Floats, cache: str | None
+        self,
+        changed: Mapping[int, int],
+        updates: Array,
+        gram: Floats,
+        cache: str | None,
+        kernels: Kernels,
     ) -> None:
         """rows[column] <- updates[position] for `changed`, where `gram` is of the exact columns."""
-        kernels = kernels_for(updates)
         if self.rows is None:
             dtype = cache or kernels.dtype_name(updates)
             self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
-        if kernels.dtype_name(self.rows) in TWO_BYTES:
-            self._store_rounded(changed, updates, gram)
+            if dtype in TWO_BYTES:
+                self.stretch = np.ones(len(self.owners))
+        if self.stretch is not None:
+            self._store_rounded(changed, updates, gram, kernels)
         else:
             kernels.write_rows(self.rows, updates, list(changed.items()))
             self._set_gram(gram)
 
-    def _store_rounded(self, changed: Mapping[int, int], updates: Array, gram: Floats) -> None:
+    def _store_rounded(
+        self, changed: Mapping[int, int], updates: Array, gram: Floats, kernels: Kernels
+    ) -> None:
         """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
-        kernels = kernels_for(updates)
         columns, positions = np.array([*changed]), np.array([*changed.values()])
         lengths = np.sqrt(gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
         unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
         kernels.write_rows(self.rows, unit, list(zip(changed, range(len(changed)), strict=True)))
-        stretch = np.ones(len(self.owners)) if self.stretch is None else self.stretch
-        stretch[columns] = lengths
-        assert self.rows is not None
-        rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(stretch, lengths)
+        assert self.rows is not None and self.stretch is not None
+        self.stretch[columns] = lengths
+        rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
         gram = gram.copy()
         gram[:, columns] = rounded
         gram[columns] = rounded.T
-        self.stretch = stretch
         self._set_gram(gram)
 
     def _row_scale(self) -> Floats:
         """(k,) factors from `rows` to the columns that stored coordinates refer to."""
-        scale = self.estimate_scale
+        scale = self.geometry.stored
         return scale if self.stretch is None else scale * self.stretch
 
 

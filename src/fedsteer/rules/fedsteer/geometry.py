@@ -20,15 +20,17 @@ class Geometry:
     basis    "unit" or "mean"
     scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
     present  (k,) 1, or 0 for vacant columns and columns of zeros
+    stored   (k,) from raw columns to those that stored coordinates refer to
     """
 
-    def __init__(self, gram: Floats, basis: str) -> None:
+    def __init__(self, gram: Floats, *, basis: str, magnitude: str) -> None:
         squares = gram.diagonal()
         here = squares > 0
         lengths = np.sqrt(squares, out=np.ones(len(gram)), where=here)
         self.gram = gram
         self.present: Floats = here.astype(np.float64)
         self.scale: Floats = self.present / (len(gram) if basis == "mean" else lengths)
+        self.stored = self.present if magnitude == "follow" else self.scale
         self._solvers: dict[tuple[float, str], Callable[[Floats], Floats]] = {}
 
     @property
@@ -61,7 +63,7 @@ class SteeredBeliefs:
 
     geometry: Geometry
     products: Floats  # (k, m) of raw columns and updates
-    coordinates_before: Floats  # (m, k), of raw columns
+    coordinates_before: Floats  # (m, k) as stored
     coordinates_after: Floats
 
     @cached_property
@@ -84,7 +86,8 @@ class SteeredBeliefs:
         """Columns in use."""
         return self.geometry.columns
 
-    def _estimates(self, coordinates: Floats) -> Estimates:
+    def _estimates(self, stored: Floats) -> Estimates:
+        coordinates = stored * self.geometry.stored
         return Estimates(
             products=np.vecdot(coordinates, self.products.T),
             squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),

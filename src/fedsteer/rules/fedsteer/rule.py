@@ -28,6 +28,7 @@ import numpy as np
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
+from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
@@ -113,7 +114,12 @@ class FedSteer(Algorithm):
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in own.columns.owners if owner is not None),
-            beliefs=own.columns.beliefs(result.products, before=used, after=new),
+            beliefs=SteeredBeliefs(
+                geometry=own.columns.geometry,
+                products=result.products,
+                coordinates_before=used,
+                coordinates_after=new,
+            ),
             scratch=Computed(roles=roles, old=old, new=new),
         )
 
@@ -122,16 +128,16 @@ class FedSteer(Algorithm):
         computed = outcome.scratch
         roles, columns, options = computed.roles, own.columns, self.options
         own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
-        takeovers = fill_vacant(roles, columns.owners, active, outcome.result.squared_norms)
+        takeovers = []
+        if roles.candidates:
+            takeovers = fill_vacant(roles, columns.owners, active, outcome.result.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
                 active.round.updates, options.width, options.seed
             )
             if roles.reselecting and not takeovers:
                 takeovers = reselect(options, memory.clients, active, own.sketches, columns.owners)
-        change = columns.renew(
-            outcome.result, roles, takeovers, active.round.updates, options.cache
-        )
+        change = columns.renew(outcome.result, roles, takeovers, active, options.cache)
         if change is not None:
             own.coordinates.change_basis(change)
 

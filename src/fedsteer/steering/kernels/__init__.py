@@ -9,10 +9,9 @@ each other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,14 +43,6 @@ class Pass:
     gram: Floats  # (c, c) of the updates named in `gram_of`
     delta_squared_norm: float
 
-    @property
-    def bad(self) -> list[int]:
-        """Positions of updates whose norm is not finite."""
-        squares = self.squared_norms.tolist()
-        if math.isfinite(sum(squares)):
-            return []
-        return [i for i, square in enumerate(squares) if not math.isfinite(square)]
-
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors and `Vectors` of them, "numpy" for everything else."""
@@ -68,12 +59,3 @@ def kernels_for(array: object) -> Kernels:
 def kernels_named(library: str) -> Kernels:
     """The kernels of "numpy" or "torch"."""
     return cast("Kernels", import_module(f"{__name__}.{library}"))
-
-
-@lru_cache(maxsize=4)
-def sketch_signs(dim: int, seed: int) -> NDArray[np.int8]:
-    """d random signs, the same for every library and device."""
-    bits = np.unpackbits(np.frombuffer(np.random.default_rng(seed).bytes(-(-dim // 8)), np.uint8))
-    signs = bits[:dim].astype(np.int8) * 2 - 1
-    signs.flags.writeable = False
-    return signs

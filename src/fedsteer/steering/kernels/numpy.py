@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -126,6 +127,15 @@ def products(left: Rows, right: Rows) -> Floats:
     return result
 
 
+@lru_cache(maxsize=4)
+def sketch_signs(dim: int, seed: int) -> NDArray[np.int8]:
+    """d random signs, the same for every library and device."""
+    bits = np.unpackbits(np.frombuffer(np.random.default_rng(seed).bytes(-(-dim // 8)), np.uint8))
+    signs = bits[:dim].astype(np.int8) * 2 - 1
+    signs.flags.writeable = False
+    return signs
+
+
 def sketch(updates: Rows, width: int, seed: int) -> Floats:
     count, dim = updates.shape
     signs = sketch_signs(dim, seed)
@@ -174,10 +184,6 @@ def check(updates: Rows) -> str | None:
     if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
         return f"updates must be float16, float32 or float64, not {updates.dtype}"
     return None
-
-
-def plain(updates: Rows) -> Rows:
-    return updates
 
 
 def stack(updates: Sequence[NDArray[Any]]) -> Rows:

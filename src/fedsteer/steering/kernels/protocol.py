@@ -77,9 +77,6 @@ class Kernels(Protocol):
     def check(self, updates: Array) -> str | None:
         """Why these updates cannot be used (not floating point, ...), or None."""
 
-    def plain(self, updates: Array) -> Array:
-        """Without what a library tracks beside the numbers (gradients)."""
-
     def stack(self, updates: Any) -> Array:
         """A sequence of (d,) arrays as one (m, d) matrix, or `Vectors` if they are long."""
 

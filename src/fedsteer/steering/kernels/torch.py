@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
 from fedsteer.gpu.precision import exact_products
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass
+from fedsteer.steering.kernels.numpy import sketch_signs
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # Blocks bound the memory of intermediate results, and one block keeps a GPU busy. Within a block,
@@ -98,7 +99,8 @@ def one_pass(
     gram_of: Integers | None = None,
     precise: bool = False,
 ) -> Pass:
-    fused = None if precise else kernels_beside(updates, FUSED)
+    on_cpu = updates.device.type == "cpu"
+    fused = None if precise or on_cpu else kernels_beside(updates, FUSED)
     if fused is not None:
         found: Pass | None = fused.one_pass(
             updates,
@@ -258,10 +260,6 @@ def check(updates: Rows) -> str | None:
     if not dtype.is_floating_point or dtype.itemsize == 1:
         return f"updates must be float16, bfloat16, float32 or float64, not {dtype}"
     return None
-
-
-def plain(updates: Rows) -> Rows:
-    return updates if isinstance(updates, Vectors) else updates.detach()
 
 
 def stack(updates: Sequence[Tensor]) -> Rows:
