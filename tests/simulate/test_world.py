@@ -164,7 +164,10 @@ def test_the_test_set_is_cut_from_its_end() -> None:
             {"participation.reported": "guessed"},
             "unknown participation.reported 'guessed'; known: estimated, known",
         ),
-        ({"participation.wrong_factor": 2.0}, "wrong_noise belong to reported = wrong"),
+        (
+            {"participation.wrong_factor": 2.0},
+            "wrong_noise need reported = wrong, here it is known",
+        ),
         ({"run.device": "cuda:99"}, "there is no CUDA here|CUDA"),
         ({"run.engine": "fast"}, "unknown engine 'fast'"),
         ({"model.name": "mpl"}, "did you mean 'mlp'"),

@@ -67,7 +67,8 @@ class ParticipationOptions(ABC):
         check_options(self, "participation.")
         if self.reported != "wrong" and (self.wrong_factor != 1 or self.wrong_noise != 0):
             raise ConfigurationError(
-                "participation.wrong_factor and wrong_noise belong to reported = wrong"
+                "participation.wrong_factor and wrong_noise need reported = wrong, "
+                f"here it is {self.reported}"
             )
 
     @abstractmethod
