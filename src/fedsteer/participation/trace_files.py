@@ -95,7 +95,7 @@ def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
         if all(isinstance(record, dict) for record in content.values()):
             return flash_intervals(content)
         return _json_intervals(content), None
-    raise DataError("a trace ends in .csv, .json, .pkl or .pickle")
+    raise DataError("a trace file ends in .csv, .json, .pkl or .pickle")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
