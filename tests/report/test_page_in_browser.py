@@ -337,6 +337,7 @@ def test_a_link_leads_to_an_experiment(show: Show, several: Path) -> None:
     link = driver.current_url
     driver.get("about:blank")
     driver.get(link)
+    driver.execute_async_script(SETTLE)
     pressed = driver.find_elements("css selector", EXPERIMENTS + "[aria-pressed=true]")
     assert [one.text for one in pressed] == ["second"]
     assert rows_shown(driver) == ["full participation", "mifa"]
