@@ -52,12 +52,12 @@ def test_best_rule_first_with_intervals(small: Path) -> None:
     assert base.accuracy is not None and base.accuracy.half is not None
     assert base.accuracy.mean == pytest.approx(0.72)
     assert base.accuracy.half == pytest.approx(4.3027 * 0.02 / 3**0.5, rel=1e-4)
-    assert base.difference is None
+    assert base.estimates["difference"] is None
 
 
 def test_difference_is_paired_by_seed(small: Path) -> None:
     # 0.04, 0.06, 0.05: mean 0.05, s = 0.01; unpaired, the interval would be far wider
-    difference = table(small).rows[0].difference
+    difference = table(small).rows[0].estimates["difference"]
     assert difference is not None and difference.half is not None
     assert difference.mean == pytest.approx(0.05)
     assert difference.half == pytest.approx(4.3027 * 0.01 / 3**0.5, rel=1e-4)
@@ -68,7 +68,7 @@ def test_only_common_seeds_are_paired(small: Path) -> None:
     make_result(small / "fedsteer" / "seed-7", "fedsteer (practical)", 7, {"accuracy": 0.1})
     ours = table(small).rows[-1]
     assert ours.seeds == (0, 1, 2, 7)
-    assert ours.difference is not None and ours.difference.count == 3
+    assert ours.estimates["difference"] is not None and ours.estimates["difference"].count == 3
 
 
 def test_markdown(small: Path) -> None:
@@ -133,11 +133,11 @@ def test_plain_data_has_one_key_per_number(small: Path) -> None:
 
 
 def test_baseline_by_label_or_by_name(small: Path) -> None:
-    assert table(small, "fedsteer (practical)").rows[1].difference is not None
+    assert table(small, "fedsteer (practical)").rows[1].estimates["difference"] is not None
     found = table(small, "fedsteer")
     assert found.baseline == "fedsteer (practical)"
-    assert found.rows[1].difference is not None
-    assert found.rows[1].difference.mean == pytest.approx(-0.05)
+    assert found.rows[1].estimates["difference"] is not None
+    assert found.rows[1].estimates["difference"].mean == pytest.approx(-0.05)
 
 
 def test_unknown_baseline_names_the_nearest(small: Path) -> None:
@@ -178,7 +178,7 @@ def test_two_experiments_are_two_tables_in_one(tmp_path: Path) -> None:
     found = table(tmp_path)
     assert [row.experiment for row in found.rows] == ["digits"] * 2 + ["fashion"] * 2
     assert to_markdown(found).startswith("| experiment | rule |")
-    assert all(row.difference for row in found.rows if row.label == "mifa")
+    assert all(row.estimates["difference"] for row in found.rows if row.label == "mifa")
 
 
 def test_same_name_in_two_folders_gives_two_experiments(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_runs_with_other_settings_are_not_paired(tmp_path: Path) -> None:
     make_comparison(tmp_path / "a", ["fedavg"], seeds=2, rounds=6)
     make_comparison(tmp_path / "b", ["mifa"], seeds=2, rounds=8)
     found = table(tmp_path)
-    assert [(row.experiment, row.label, row.difference) for row in found.rows] == [
+    assert [(row.experiment, row.label, row.estimates["difference"]) for row in found.rows] == [
         ("digits (run.rounds=6)", "fedavg", None),
         ("digits (run.rounds=8)", "mifa", None),
     ]
@@ -204,11 +204,15 @@ def test_runs_whose_clients_hold_other_points_are_not_paired(tmp_path: Path) -> 
     record = json.loads(manifest.read_text())
     record["clients"]["holds"][0][0] += 1
     manifest.write_text(json.dumps(record))
-    (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
+    (difference,) = [
+        row.estimates["difference"] for row in table(tmp_path).rows if row.label == "mifa"
+    ]
     assert difference is not None and difference.count == 2
     del record["clients"]["holds"]  # unknown in one of the two
     manifest.write_text(json.dumps(record))
-    (difference,) = [row.difference for row in table(tmp_path).rows if row.label == "mifa"]
+    (difference,) = [
+        row.estimates["difference"] for row in table(tmp_path).rows if row.label == "mifa"
+    ]
     assert difference is not None and difference.count == 3
 
 
@@ -304,9 +308,9 @@ def test_the_last_third_is_the_mean_of_its_evaluations(tmp_path: Path) -> None:
             lines = "".join(json.dumps(row) + "\n" for row in rounds)
             (folder / "rounds.jsonl").write_text(lines)
     by_label = {row.label: row for row in summarise(find_runs(tmp_path)).rows}
-    assert by_label["fedavg"].late.mean == pytest.approx(0.5)
-    assert by_label["fedsteer"].late_difference.mean == pytest.approx(0.25)
-    assert by_label["fedavg"].late_difference is None
+    assert by_label["fedavg"].estimates["late"].mean == pytest.approx(0.5)
+    assert by_label["fedsteer"].estimates["late_difference"].mean == pytest.approx(0.25)
+    assert by_label["fedavg"].estimates["late_difference"] is None
     assert "last third vs fedavg" in to_markdown(summarise(find_runs(tmp_path)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsteer.records import Run
 from fedsteer.report.entries import look, number
@@ -33,6 +34,16 @@ def thinned(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return [int(index) for index in np.unique(np.linspace(0, count - 1, most).round())]
+
+
+def watched(run: Run) -> tuple[list[str], NDArray[Any]] | None:
+    """Names of the watched clients, and their coordinates of the shape (rounds, clients, k)."""
+    values, clients = run.arrays.get("coordinates"), run.arrays.get("watched")
+    if values is None or values.ndim != 3 or not values.size:
+        return None
+    if clients is None or clients.shape != values.shape[1:2]:
+        clients = np.arange(values.shape[1])
+    return [str(client) for client in clients.tolist()], values
 
 
 def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from fedsteer.report.tables import Column
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table, and what its column is sorted by."""
-
-    text: str
-    value: str
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A heading of a table; `words` are left-aligned and sorted as text."""
-
-    text: str
-    meaning: str = ""
-    words: bool = False
+Cell = tuple[str, str]
+"""The text of a cell, and what its column is sorted by."""
 
 
 def panels(key: str, names: Sequence[str]) -> str:
@@ -56,29 +43,26 @@ def pick(name: str, meaning: str) -> str:
 
 
 def table(
-    headings: Sequence[Heading], rows: Sequence[tuple[int, Sequence[Cell]]], name: str = ""
+    columns: Sequence[Column], rows: Sequence[tuple[int, Sequence[Cell]]], name: str = ""
 ) -> str:
     """A table in its own scrolling box; a row is the index of its entry and its cells."""
+    kinds = [' class="words"' if column.words else "" for column in columns]
     head = "".join(
-        f'<th scope="col"{_class(one)} title="{escape(one.meaning)}">'
-        f'<button type="button">{escape(_unbroken(one.text))}</button></th>'
-        for one in headings
+        f'<th scope="col"{kind} title="{escape(column.meaning)}">'
+        f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
+        for column, kind in zip(columns, kinds, strict=True)
     )
     body = ""
     for entry, cells in rows:
         body += f'<tr data-entry="{entry}">'
-        for cell, heading in zip(cells, headings, strict=True):
-            text = escape(cell.text) if heading.words else _number(cell.text)
-            body += f'<td{_class(heading)} data-value="{escape(cell.value)}">{text}</td>'
+        for (text, value), kind in zip(cells, kinds, strict=True):
+            shown = escape(text) if kind else _number(text)
+            body += f'<td{kind} data-value="{escape(value)}">{shown}</td>'
         body += "</tr>\n"
     return (
         f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{head}</tr></thead>'
         f"<tbody>\n{body}</tbody></table></div>"
     )
-
-
-def _class(heading: Heading) -> str:
-    return ' class="words"' if heading.words else ""
 
 
 def _unbroken(text: str) -> str:

@@ -21,8 +21,6 @@ Key = TypeVar("Key")
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
 """Sections of an experiment that are the same for all rules of a comparison."""
-PLACES = ("data.folder",)
-"""Settings that depend on the machine only."""
 NAMED = 4
 """The most experiments a title names."""
 FULL = label_of("full")
@@ -77,11 +75,16 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
     unique = list({run.folder.resolve(): run for run in runs}.values())
     if not unique:
         raise DataError("there are no runs to report")
+    by_name = _grouped(unique, lambda run: _text(run, "experiment", "name"))
     found = [
-        _entry(name, label, members)
-        for experiment, together in _grouped(unique, _experiment).items()
-        for folder, apart in _apart(experiment, together)
-        for name, part in _by_settings(folder, apart)
+        Entry(
+            experiment=experiment,
+            label=label,
+            rule=label if label == FULL else _text(members[0], "rule", "name") or label,
+            runs=tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
+        )
+        for name, together in by_name.items()
+        for experiment, part in _apart(name, together)
         for label, members in _grouped(part, _label).items()
     ]
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
@@ -131,7 +134,7 @@ def _settings(run: Run) -> dict[str, str]:
         for section in COMMON
         if isinstance(table := look(experiment, section), dict)
         for key, value in table.items()
-        if f"{section}.{key}" not in PLACES
+        if (section, key) != ("data", "folder")  # depends on the machine only
     }
     if (trace := look(run.manifest, "trace")) is not None:
         found["participation.trace"] = str(trace)[:8]  # whatever the file is called
@@ -143,22 +146,20 @@ def _settings(run: Run) -> dict[str, str]:
 
 def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
     """Comparisons that share a name but have different folders are different experiments."""
-    clash = _clash(runs)
-    if clash is None:
-        return [(experiment, runs)]
+    by_settings = _by_settings(experiment, runs)
+    if not (clash := _clash(runs)):
+        return by_settings
     parts = _grouped(runs, _comparison)
     titles = [folder.name for folder in parts]
     tellable = len(parts) > 1 and len(set(titles)) == len(titles)
     # Runs made one by one have folders of their own, whether they belong together or not.
-    if not tellable or any(run.folder.resolve() in parts for run in runs):
-        by_settings = _by_settings(experiment, runs)
-        if not any(_clash(part) for _, part in by_settings):
-            return by_settings
+    alone = not tellable or any(run.folder.resolve() in parts for run in runs)
+    if alone and not any(_clash(part) for _, part in by_settings):
+        return by_settings
     if not tellable:
-        first, second = clash
         raise DataError(
-            f"{first.folder} and {second.folder} are runs of the same rule with the same seed; "
-            "report them apart"
+            f"{clash[0].folder} and {clash[1].folder} are runs of the same rule with the same "
+            "seed; report them apart"
         )
     named = zip(titles, parts.values(), strict=True)
     return [
@@ -172,23 +173,11 @@ def _comparison(run: Run) -> Path:
     return folder.parent.parent if folder.name.startswith(SEED) else folder
 
 
-def _clash(runs: list[Run]) -> tuple[Run, Run] | None:
-    """Two runs of one rule with one seed."""
+def _clash(runs: list[Run]) -> list[Run]:
+    """Runs of one rule with one seed, if there are two."""
     known = [run for run in runs if seed_of(run) is not None]
-    for same in _grouped(known, lambda run: (_label(run), seed_of(run))).values():
-        if len(same) > 1:
-            return same[0], same[1]
-    return None
-
-
-def _entry(experiment: str, label: str, runs: list[Run]) -> Entry:
-    by_seed = sorted(runs, key=lambda run: (seed_of(run) or 0, str(run.folder)))
-    rule = label if label == FULL else _text(runs[0], "rule", "name") or label
-    return Entry(experiment=experiment, label=label, rule=rule, runs=tuple(by_seed))
-
-
-def _experiment(run: Run) -> str:
-    return _text(run, "experiment", "name")
+    found = _grouped(known, lambda run: (_label(run), seed_of(run))).values()
+    return next((same for same in found if len(same) > 1), [])
 
 
 def _label(run: Run) -> str:

@@ -20,13 +20,13 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
-from fedsteer.report.elements import Cell, Heading, choice, panels, pick, table
+from fedsteer.report.elements import choice, panels, pick, table
 from fedsteer.report.entries import look
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import Material, collect, page_data
 from fedsteer.report.statistics import DRAWN_FROM
-from fedsteer.report.tables import columns, note
+from fedsteer.report.tables import Column, columns, count, note
 from fedsteer.report.visits import unused_updates
 
 SHOWN_CLIENTS = 6
@@ -93,12 +93,13 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
 
 def _own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> str:
     """The figure as an image: its style and ids stay its own, and nothing in it can run."""
+    figure = own_figure(runs, paper_table)
+    if figure is None:
+        return ""
     try:
-        drawn = own_figure(runs, paper_table)
+        drawn = figure.svg(str(paper_table.get("title", "Results")))
     except ModuleNotFoundError:
         return '<p class="note">The figure is left out: matplotlib is not installed.</p>'
-    if drawn is None:
-        return ""
     data = base64.b64encode(drawn.encode()).decode()
     words = escape(str(paper_table.get("title", "")))
     return f'<div class="drawn"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
@@ -162,14 +163,13 @@ def _headline(material: Material, experiment: str) -> str:
     summary = replace(material.summary, rows=tuple(material.summary.rows[at] for at in places))
     with_time = ran_alone([run for entry in material.entries for run in entry.runs])
     shown = [column for column in columns(summary) if with_time or column.heading != "time"]
-    headings = [Heading(column.heading, column.meaning, column.words) for column in shown]
     rows = [
-        (at, [Cell(column.text(row), _sortable(column.value(row))) for column in shown])
+        (at, [(column.text(row), _sortable(column.value(row))) for column in shown])
         for at, row in zip(places, summary.rows, strict=True)
     ]
     name = "headline dense" if len(shown) > DENSE else "headline"
     words = f'<p class="note">{escape(note(summary))}</p>'
-    return _heading(material, experiment) + table(headings, rows, name) + words
+    return _heading(material, experiment) + table(shown, rows, name) + words
 
 
 def _unused(material: Material, experiment: str) -> str:
@@ -177,25 +177,20 @@ def _unused(material: Material, experiment: str) -> str:
     rows = []
     for at in material.of(experiment):
         label = material.entries[at].label
-        for one in unused_updates(material.visits[at])[:SHOWN_REASONS]:
-            first, last = str(one.first), str(one.last)
-            clients = ", ".join(one.clients[:SHOWN_CLIENTS])
-            if (more := len(one.clients) - SHOWN_CLIENTS) > 0:
-                clients += f" and {more} more"
-            cells = [
-                Cell(label, label),
-                Cell(one.reason, one.reason),
-                Cell(str(one.times), str(one.times)),
-                Cell(clients, str(len(one.clients))),
-                Cell(first if first == last else f"{first} to {last}", first),
-            ]
-            rows.append((at, cells))
+        for reason, rounds, clients in unused_updates(material.visits[at])[:SHOWN_REASONS]:
+            first, last, times = str(rounds[0]), str(rounds[-1]), str(len(rounds))
+            names = ", ".join(clients[:SHOWN_CLIENTS])
+            if (more := len(clients) - SHOWN_CLIENTS) > 0:
+                names += f" and {more} more"
+            span = first if first == last else f"{first} to {last}"
+            cells = [(label, label), (reason, reason), (times, times)]
+            rows.append((at, [*cells, (names, str(len(clients))), (span, first)]))
     headings = [
-        Heading("rule", words=True),
-        Heading("not used because", words=True),
-        Heading("times", "over all seeds"),
-        Heading("clients", words=True),
-        Heading("rounds", "first and last"),
+        Column("rule"),
+        Column("not used because"),
+        Column("times", "over all seeds", form=count),
+        Column("clients"),
+        Column("rounds", "first and last", form=count),
     ]
     return _heading(material, experiment) + table(headings, rows) if rows else ""
 

@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.report.curves import accuracy_curve, bound_events, rounded, thinned, variance_curve
+from fedsteer.report.curves import (
+    accuracy_curve,
+    bound_events,
+    rounded,
+    thinned,
+    variance_curve,
+    watched,
+)
 from fedsteer.report.entries import Entry, gather, in_order, look, number
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Row, Summary, summarise
@@ -121,9 +128,9 @@ def page_data(material: Material) -> dict[str, Any]:
 
 def coordinates(run: Run) -> dict[str, Any] | None:
     """Coordinates of watched clients by training round: per client, k rows of whole steps."""
-    values = run.arrays.get("coordinates")
-    if values is None or values.ndim != 3 or not values.size:
+    if (found := watched(run)) is None:
         return None
+    names, values = found
     rounds = [
         number(row, "training_round") or number(row, "round")
         for row in run.rounds
@@ -131,10 +138,6 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     ]
     if len(rounds) != len(values) or None in rounds:
         rounds = [float(moment) for moment in range(1, len(values) + 1)]
-    watched = run.arrays.get("watched")
-    names: Sequence[Any] = range(values.shape[1])
-    if watched is not None and watched.shape == (values.shape[1],):
-        names = watched.tolist()
     kept = thinned(len(values), COORDINATE_ROUNDS)
     pictures = []
     for client in thinned(values.shape[1], WATCHED):
@@ -147,7 +150,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
             [round(value) if np.isfinite(value) else None for value in line]
             for line in (picture / scale).tolist()
         ]
-        pictures.append({"client": str(names[client]), "scale": scale, "rows": steps})
+        pictures.append({"client": names[client], "scale": scale, "rows": steps})
     if not pictures:
         return None
     return {"rounds": [int(rounds[index] or 0) for index in kept], "watched": pictures}
@@ -155,12 +158,10 @@ def coordinates(run: Run) -> dict[str, Any] | None:
 
 def _cost(row: Row) -> dict[str, Any] | None:
     """Final accuracy and what it took; None without an accuracy or any cost."""
-    sent = [one.mean for one in (row.bytes_up, row.bytes_down) if one is not None]
     costs: dict[str, Any] = {}
-    if row.server_bytes is not None:
-        costs["memory"] = rounded(row.server_bytes.mean)
-    if sent:
-        costs["sent"] = rounded(sum(sent))
+    for name, keys in (("memory", ["server_bytes"]), ("sent", ["bytes_up", "bytes_down"])):
+        if known := [found.mean for key in keys if (found := row.estimates[key]) is not None]:
+            costs[name] = rounded(sum(known))
     if row.accuracy is None or not costs:
         return None
     return costs | {"mean": rounded(row.accuracy.mean), "half": rounded(row.accuracy.drawn, 3)}

@@ -40,11 +40,10 @@ ALWAYS = ("experiment", "rule", "ours %")
 class Line:
     """One rule in one experiment."""
 
-    experiment: str
-    label: str
     row: Row
+    label: str
     paper: float | None
-    chosen: str = ""  # the setting that was chosen, if the rule was run under several
+    chosen: str  # the setting that was chosen, if the rule was run under several
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,8 @@ def paper_table_markdown(
     summary = summarise(known)
     lines, choices = lines_of(known, summary, paper_table.get("paper") or {})
     rows = [_cells(line, summary) for line in lines]
-    kept = [
-        heading
-        for heading in (rows[0] if rows else ())
-        if heading in ALWAYS or any(row[heading] != MISSING for row in rows)
-    ]
+    shown = {heading for row in rows for heading, cell in row.items() if cell != MISSING}
+    kept = [heading for heading in rows[0] if heading in shown.union(ALWAYS)]
     notes = [(text.format(baseline=summary.baseline) for text in note) for note in NOTES.items()]
     parts = [
         f"# {markdown(str(paper_table.get('title', 'Results')))}",
@@ -104,19 +100,11 @@ def lines_of(
         made = [choice for name in paper if (choice := _choice(name, here)) is not None]
         choices += made
         hidden = {label for choice in made for label, _, _ in choice.settings}
-        shown = [
-            *((entry.label, entry.label, "") for entry in here if entry.label not in hidden),
-            *((choice.name, choice.best, choice.best) for choice in made),
-        ]
+        chosen = {entry.label: "" for entry in here if entry.label not in hidden}
+        chosen |= {choice.name: choice.best for choice in made}
         found = [
-            Line(
-                experiment=experiment,
-                label=name,
-                row=rows[experiment, label],
-                paper=paper.get(name),
-                chosen=chosen,
-            )
-            for name, label, chosen in shown
+            Line(row=rows[experiment, best or name], label=name, paper=paper.get(name), chosen=best)
+            for name, best in chosen.items()
         ]
         lines += sorted(found, key=lambda line: (-height(line.row.accuracy), line.label))
     return lines, choices
@@ -127,17 +115,17 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
     row, difference = line.row, MISSING
     if row.accuracy is not None and line.paper is not None:
         difference = points(row.accuracy.mean - line.paper)
-    finished = len(row.seeds)
     plain = {column.heading: column.text(row) for column in columns(summary)}
     ours = [heading.format(baseline=summary.baseline) for heading in OURS]
+    seeds = f"{row.finished} of {row.finished + row.unfinished}"
     return {
-        "experiment": line.experiment,
+        "experiment": row.experiment,
         "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
         "ours %": plain.get("accuracy %", MISSING),
         "paper %": MISSING if line.paper is None else percent(line.paper),
         "difference": difference,
         **{heading: plain.get(heading, MISSING) for heading in ours},
-        "seeds": f"{finished} of {finished + row.unfinished}" if row.unfinished else str(finished),
+        "seeds": seeds if row.unfinished else str(row.finished),
     }
 
 
@@ -148,14 +136,13 @@ def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
     nothing is chosen and every setting keeps its own line.
     """
     family = [entry for entry in entries if entry.label.startswith(f"{name}-")]
-    if any(entry.label == name for entry in entries):
-        return None
     known = [
         (entry.label, held_out, _final(entry, "accuracy"))
         for entry in family
         if (held_out := _final(entry, "held_out_accuracy")) is not None
     ]
-    if not known or len(known) < len(family):
+    has_own_line = any(entry.label == name for entry in entries)
+    if has_own_line or not known or len(known) < len(family):
         return None
     best, _, _ = max(known, key=lambda setting: setting[1].mean)
     return Choice(experiment=entries[0].experiment, name=name, best=best, settings=tuple(known))

@@ -10,7 +10,7 @@ evaluations of the last third of the training rounds is reported too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.errors import unknown
@@ -20,6 +20,13 @@ from fedsteer.report.entries import Entry, gather, look, number, seed_of
 from fedsteer.report.statistics import Estimate, estimate, height
 
 DEFAULT_BASELINE = "fedavg"
+OVER_CLIENTS = ("mean", "std", "p10")
+"""Of the accuracies on the clients' own label mixtures."""
+COSTS = (
+    *("server_bytes", "bytes_up", "bytes_down", "uploads"),
+    *("warm_up_rounds", "warm_up_uploads", "seconds"),
+)
+"""Keys of result.json; `server_bytes` is the peak."""
 
 
 @dataclass(frozen=True)
@@ -32,21 +39,17 @@ class Row:
     seeds: tuple[int | None, ...]  # of the finished runs
     unfinished: int
     failures: tuple[str, ...]  # why unfinished runs failed
-    accuracy: Estimate | None
-    difference: Estimate | None  # to the baseline, paired by seed; None for the baseline itself
-    late: Estimate | None  # mean accuracy over the last third of the training rounds
-    late_difference: Estimate | None
-    groups: dict[str, Estimate | None]  # accuracy on each group of labels
-    clients_mean: Estimate | None  # accuracy on the clients' own label mixtures: mean over clients
-    clients_std: Estimate | None  # its spread over clients
-    clients_p10: Estimate | None  # its 10 % quantile over clients
-    server_bytes: Estimate | None  # peak
-    bytes_up: Estimate | None
-    bytes_down: Estimate | None
-    uploads: Estimate | None
-    warm_up_rounds: Estimate | None
-    warm_up_uploads: Estimate | None
-    seconds: Estimate | None
+    estimates: dict[str, Estimate | None]  # named as in the CSV file, see `_estimates`
+
+    @property
+    def finished(self) -> int:
+        """How many runs are counted."""
+        return len(self.seeds)
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Final test accuracy."""
+        return self.estimates["accuracy"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Summary:
 
     def records(self) -> list[dict[str, Any]]:
         """Plain numbers: `<quantity>` is the mean over seeds, `<quantity>_half` its interval."""
-        return [_record(row, self.groups) for row in self.rows]
+        return [_record(row) for row in self.rows]
 
 
 def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
@@ -79,10 +82,11 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     labels = {base.label for base in bases.values() if base is not None}
     if baseline is not None and not labels:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
-    rows = [_row(entry, bases[entry.experiment]) for entry in entries]
+    groups = _groups(entries)
+    rows = [_row(entry, bases[entry.experiment], groups) for entry in entries]
     rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
     shown = None if not labels else labels.pop() if len(labels) == 1 else wanted
-    return Summary(rows=tuple(rows), baseline=shown, groups=_groups(entries))
+    return Summary(rows=tuple(rows), baseline=shown, groups=groups)
 
 
 def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
@@ -100,44 +104,44 @@ def _baseline(entries: Sequence[Entry], experiment: str, wanted: str) -> Entry |
     return next(iter(exact + named), None)
 
 
-def _row(entry: Entry, base: Entry | None) -> Row:
-    runs = entry.counted
+def _row(entry: Entry, base: Entry | None, groups: Sequence[str]) -> Row:
     failed = [(run, run.failure) for run in entry.runs if run.failure and not run.finished]
-
-    def over_seeds(*keys: str) -> Estimate | None:
-        return estimate(number(run.result, *keys) for run in runs)
-
-    def against(measure: Callable[[Run], float | None]) -> Estimate | None:
-        return None if base is None or base is entry else _difference(entry, base, measure)
-
     return Row(
         experiment=entry.experiment,
         label=entry.label,
         rule=entry.rule,
-        seeds=tuple(seed_of(run) for run in runs),
-        unfinished=len(entry.runs) - len(runs),
+        seeds=tuple(seed_of(run) for run in entry.counted),
+        unfinished=len(entry.runs) - len(entry.counted),
         failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in failed),
-        accuracy=over_seeds("accuracy"),
-        difference=against(lambda run: number(run.result, "accuracy")),
-        late=estimate(map(_late_accuracy, runs)),
-        late_difference=against(_late_accuracy),
-        groups={name: over_seeds("group_accuracy", name) for name in _groups([entry])},
-        clients_mean=over_seeds("client_accuracy", "mean"),
-        clients_std=over_seeds("client_accuracy", "std"),
-        clients_p10=over_seeds("client_accuracy", "p10"),
-        server_bytes=over_seeds("server_bytes"),
-        bytes_up=over_seeds("bytes_up"),
-        bytes_down=over_seeds("bytes_down"),
-        uploads=over_seeds("uploads"),
-        warm_up_rounds=over_seeds("warm_up_rounds"),
-        warm_up_uploads=over_seeds("warm_up_uploads"),
-        seconds=over_seeds("seconds"),
+        estimates=_estimates(entry, base, groups),
     )
 
 
+def _estimates(
+    entry: Entry, base: Entry | None, groups: Sequence[str]
+) -> dict[str, Estimate | None]:
+    """All quantities: accuracies, differences to the baseline, then costs."""
+
+    def over_seeds(*keys: str) -> Estimate | None:
+        return estimate(number(run.result, *keys) for run in entry.counted)
+
+    return {
+        "accuracy": over_seeds("accuracy"),
+        "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
+        "late": estimate(map(_late_accuracy, entry.counted)),
+        "late_difference": _difference(entry, base, _late_accuracy),
+        **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
+        **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
+        **{name: over_seeds(name) for name in COSTS},
+    }
+
+
 def _difference(
-    entry: Entry, base: Entry, measure: Callable[[Run], float | None]
+    entry: Entry, base: Entry | None, measure: Callable[[Run], float | None]
 ) -> Estimate | None:
+    """Paired by seed; None for the baseline itself."""
+    if base is None or base is entry:
+        return None
     against = {seed_of(run): run for run in base.counted}
     pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
     return estimate(
@@ -158,6 +162,7 @@ def _same_draws(run: Run, other: Run) -> bool:
 
 
 def _late_accuracy(run: Run) -> float | None:
+    """The mean over the evaluations of the last third of the training rounds."""
     found = [
         (moment, accuracy)
         for row in run.rounds
@@ -182,22 +187,17 @@ def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _record(row: Row, groups: tuple[str, ...]) -> dict[str, Any]:
+def _record(row: Row) -> dict[str, Any]:
+    difference = row.estimates["difference"]
     record: dict[str, Any] = {
         "experiment": row.experiment,
         "label": row.label,
         "rule": row.rule,
-        "seeds": len(row.seeds),
+        "seeds": row.finished,
         "unfinished": row.unfinished,
-        "pairs": 0 if row.difference is None else row.difference.count,
+        "pairs": 0 if difference is None else difference.count,
     }
-    estimates: dict[str, Estimate | None] = {}
-    for field in fields(row):
-        if field.name == "groups":
-            estimates |= {f"accuracy_{name}": row.groups.get(name) for name in groups}
-        elif field.type == "Estimate | None":
-            estimates[field.name] = getattr(row, field.name)
-    for name, found in estimates.items():
+    for name, found in row.estimates.items():
         record[name] = None if found is None else found.mean
         record[f"{name}_half"] = None if found is None else found.half
     return record | {"failures": "; ".join(row.failures)}

@@ -10,9 +10,10 @@ import io
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fedsteer.errors import unknown
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import Estimate
 from fedsteer.report.summary import Row, Summary
 
 MISSING = "-"
@@ -20,16 +21,17 @@ COSTS = ("memory", "warm-up rounds")
 """Columns that are kept longest if there is little room; they often tell equal rules apart."""
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
+DIFFERENCES = ("difference", "late_difference")
 Form = Callable[[float], str]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table for people. Without a form it holds words."""
+    """One column of a table for people. Without a form it holds words."""
 
     heading: str
-    meaning: str
-    pick: Callable[[Row], Estimate | str | None]
+    meaning: str = ""
+    key: str = ""  # one of the row's estimates, or an attribute of it
     form: Form | None = None
     interval: bool = False
 
@@ -40,53 +42,51 @@ class Column:
 
     def text(self, row: Row) -> str:
         """The cell."""
-        found = self.pick(row)
-        if isinstance(found, Estimate) and self.form is not None:
-            return with_half(found, self.form) if self.interval else self.form(found.mean)
-        return MISSING if found is None else str(found)
+        value = self.value(row)
+        if value is None or self.form is None:
+            return MISSING if value is None else str(value)
+        return with_half(row.estimates[self.key], self.form) if self.interval else self.form(value)
 
-    def value(self, row: Row) -> float | str | None:
-        """What to sort by."""
-        found = self.pick(row)
-        return found.mean if isinstance(found, Estimate) else found
+    def value(self, row: Row) -> Any:
+        """What to sort by: words, a number, or None if it is not known."""
+        if self.key not in row.estimates:
+            return getattr(row, self.key)
+        found = row.estimates[self.key]
+        return None if found is None else found.mean
 
 
 def columns(summary: Summary) -> list[Column]:
     """The columns that have something to show, most important first."""
-    base = f"vs {summary.baseline}"
+    base, paired = f"vs {summary.baseline}", f"difference to {summary.baseline}"
     found = [
-        Column("experiment", "", lambda row: row.experiment),
-        Column("rule", "the server rule", lambda row: row.label),
-        Column("accuracy %", "final test accuracy", lambda row: row.accuracy, percent, True),
-        Column(base, f"difference to {summary.baseline} in points, paired by seed",
-               lambda row: row.difference, points, True),
-        Column("last third %", "mean test accuracy over the last third of the rounds",
-               lambda row: row.late, percent, True),
-        Column(f"last third {base}", f"its difference to {summary.baseline}, paired by seed",
-               lambda row: row.late_difference, points, True),
-        *(Column(f"{name} %", f"accuracy on the {name} labels",
-                 lambda row, name=name: row.groups.get(name), percent, True)  # type: ignore[misc]
-          for name in summary.groups),
+        Column("experiment", key="experiment"),
+        Column("rule", "the server rule", "label"),
+        Column("accuracy %", "final test accuracy", "accuracy", percent, interval=True),
+        Column(base, f"{paired} in points, paired by seed", "difference", points, interval=True),
+        Column("last third %", "mean test accuracy over the last third of the rounds", "late",
+               percent, interval=True),
+        Column(f"last third {base}", f"its {paired}, paired by seed", "late_difference",
+               points, interval=True),
+        *(Column(f"{name} %", f"accuracy on the {name} labels", f"accuracy_{name}",
+                 percent, interval=True) for name in summary.groups),
         Column("client spread", "standard deviation of accuracy over clients, in points",
-               lambda row: row.clients_std, percent, True),
-        Column("worst tenth", "accuracy that nine in ten clients exceed",
-               lambda row: row.clients_p10, percent, True),
-        Column("memory", "peak memory of the server rule", lambda row: row.server_bytes, size),
-        Column("sent up", "bytes from clients to server", lambda row: row.bytes_up, size),
-        Column("sent down", "bytes from server to clients", lambda row: row.bytes_down, size),
-        Column("warm-up rounds", "rounds before training begins",
-               lambda row: row.warm_up_rounds, count),
-        Column("warm-up uploads", "updates sent before training begins",
-               lambda row: row.warm_up_uploads, count),
-        Column("time", "wall time of a run", lambda row: row.seconds, duration),
-        Column("seeds", "finished runs", lambda row: estimate([len(row.seeds)]), count),
+               "clients_std", percent, interval=True),
+        Column("worst tenth", "accuracy that nine in ten clients exceed", "clients_p10",
+               percent, interval=True),
+        Column("memory", "peak memory of the server rule", "server_bytes", size),
+        Column("sent up", "bytes from clients to server", "bytes_up", size),
+        Column("sent down", "bytes from server to clients", "bytes_down", size),
+        Column("warm-up rounds", "rounds before training begins", "warm_up_rounds", count),
+        Column("warm-up uploads", "updates sent before training begins", "warm_up_uploads", count),
+        Column("time", "wall time of a run", "seconds", duration),
+        Column("seeds", "finished runs", "finished", count),
     ]  # fmt: skip
     if len(summary.experiments) == 1:
         del found[0]
     return [
         column
         for column in found
-        if column.words or any(column.pick(row) is not None for row in summary.rows)
+        if column.words or any(column.value(row) is not None for row in summary.rows)
     ]
 
 
@@ -153,7 +153,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
 def note(summary: Summary) -> str:
     """What the numbers mean, in one line."""
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
-    if any(row.difference or row.late_difference for row in summary.rows):
+    if any(row.estimates[name] for row in summary.rows for name in DIFFERENCES):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
     left_out = sum(row.unfinished for row in summary.rows)
     if left_out:
@@ -180,9 +180,7 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}"
 
 
-def hundredths(value: float) -> str:
-    """A number with two digits."""
-    return f"{value:.2f}"
+hundredths: Form = "{:.2f}".format
 
 
 def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
@@ -194,14 +192,11 @@ def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
 
 def size(value: float) -> str:
     """Bytes, in decimal units."""
-    if value < 999.5:
-        return f"{value:.0f} B"
-    units = ["kB", "MB", "GB", "TB"]
-    value /= 1000
+    units = ["B", "kB", "MB", "GB", "TB"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
         units.pop(0)
-    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    digits = 0 if units[0] == "B" or value >= 99.95 else 1 if value >= 9.995 else 2
     return f"{value:.{digits}f} {units[0]}"
 
 

@@ -5,7 +5,7 @@ Staleness (rounds since the last visit) has a long tail, so it is binned in step
 
 from __future__ import annotations
 
-import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fedsteer.report.curves import rounded, thinned
 from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import Estimate, estimate
 
-EDGES = sorted({round(2 ** (step / 2)) for step in range(41)})
+EDGES = sorted({round(2 ** (step / 2)) for step in range(42)})
 EVENTS = ("absent", "failed", "fresh", "refresh", "collect", "dropped")
 """If a picture has several rounds in one place, the later in this list shows."""
 SPAN = 10
@@ -43,38 +43,24 @@ class Visits:
     unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
-@dataclass(frozen=True)
-class Unused:
-    """Updates that were not used for one reason."""
-
-    reason: str
-    times: int
-    clients: list[str]
-    first: int  # round
-    last: int
-
-
 def read_visits(run: Run) -> Visits:
     """Go through a run's clients once; the rows themselves are not kept in memory."""
-    visits = Visits()
     groups = look(run.manifest, "clients", "data_group")
     warm_up = int(number(run.result, "warm_up_rounds") or 0)
     rows = run.rows("clients")
-    names = _names(rows)
-    for row in rows:
-        visits.rows += 1
-        event, moment = look(row, "event"), int(number(row, "round") or 0)
+    visits = Visits(rows=len(rows))
+    for row, client in zip(rows, _clients(rows), strict=True):
+        event, moment = row.get("event"), int(number(row, "round") or 0)
         if _kind(event) in ("dropped", "failed"):
-            reason = str(look(row, "reason") or "no reason given")
+            reason = str(row.get("reason") or "no reason given")
             if event != "dropped" and not reason.startswith(str(event)):
                 reason = f"{event}: {reason}"
-            client = str(look(row, "client"))
-            visits.unused.append((moment, names.get(client, client), reason))
+            visits.unused.append((moment, client, reason))
         staleness = number(row, "staleness")
         if event != "fresh" or staleness is None or staleness < 1:
             continue
-        where = bin_of(staleness)
-        group = _of_client(groups, look(row, "client"), EVERYBODY)
+        where = bisect_right(EDGES, staleness, hi=len(EDGES) - 1) - 1
+        group = _of_client(groups, row.get("client"), EVERYBODY)
         visits.staleness.setdefault(str(group), Counter())[where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
@@ -101,7 +87,7 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
         bins, total = sorted(counts), counts.total()
         shares[group] = {
             "x": [bin_centre(one) for one in bins],
-            "y": [rounded(counts[one] / total / _bin_width(one), 3) for one in bins],
+            "y": [rounded(counts[one] / total / len(bin_rounds(one)), 3) for one in bins],
             "share": [rounded(counts[one] / total, 3) for one in bins],
             "bin": [bin_words(one) for one in bins],
         }
@@ -133,37 +119,26 @@ def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, E
     return {at: one for at, one in found.items() if one is not None}
 
 
-def unused_updates(visits: Sequence[Visits]) -> list[Unused]:
-    """The most frequent reason first."""
+def unused_updates(visits: Sequence[Visits]) -> list[tuple[str, list[int], list[str]]]:
+    """Reason, rounds (one per update) and clients; the most frequent reason first."""
     by_reason: dict[str, list[tuple[int, str]]] = {}
     for one in visits:
         for moment, client, reason in one.unused:
             by_reason.setdefault(reason, []).append((moment, client))
-    found = [
-        Unused(
-            reason=reason,
-            times=len(cases),
-            clients=sorted({client for _, client in cases}, key=_natural),
-            first=min(moment for moment, _ in cases),
-            last=max(moment for moment, _ in cases),
-        )
-        for reason, cases in by_reason.items()
-    ]
-    return sorted(found, key=lambda one: (-one.times, one.reason))
+    found = []
+    for reason, cases in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
+        clients = sorted({client for _, client in cases}, key=_natural)
+        found.append((reason, sorted(moment for moment, _ in cases), clients))
+    return found
 
 
 def raster(run: Run) -> dict[str, Any] | None:
     """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
     rows = run.rows("clients")
-    names = _names(rows)
     seen = [
-        (
-            names.get(client := str(look(row, "client")), client),
-            int(moment),
-            EVENTS.index(_kind(look(row, "event"))),
-        )
-        for row in rows
-        if (moment := number(row, "round")) is not None and look(row, "event") is not None
+        (client, int(moment), EVENTS.index(_kind(event)))
+        for row, client in zip(rows, _clients(rows), strict=True)
+        if (moment := number(row, "round")) is not None and (event := row.get("event"))
     ]
     if not seen:
         return None
@@ -173,11 +148,8 @@ def raster(run: Run) -> dict[str, Any] | None:
         order = sorted(present, key=_natural)
     kept = [order[index] for index in thinned(len(order), RASTER_CLIENTS)]
     place = {client: index for index, client in enumerate(kept)}
-    rounds = [
-        *(moment for _, moment, _ in seen),
-        *(number(row, "round") or 0 for row in run.rounds),
-    ]
-    last = int(max(rounds))
+    recorded = [int(number(row, "round") or 0) for row in run.rounds]
+    last = max(recorded + [moment for _, moment, _ in seen])
     width = -(-last // RASTER_ROUNDS)
     image = np.zeros((len(kept), -(-last // width)), int)
     for client, moment, code in seen:
@@ -208,33 +180,28 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
     return [str(client) for client in sorted(range(count), key=place)]
 
 
-def bin_of(staleness: float) -> int:
-    """The bin of a number of rounds."""
-    return int(np.searchsorted(EDGES, staleness, side="right")) - 1
+def bin_rounds(where: int) -> range:
+    """The rounds of absence in a bin of staleness."""
+    return range(EDGES[where], EDGES[where + 1])
 
 
 def bin_centre(where: int) -> float | int | None:
     """Where a bin is drawn."""
-    return rounded((EDGES[where] * _last(where)) ** 0.5, 3)
+    rounds = bin_rounds(where)
+    return rounded((rounds[0] * rounds[-1]) ** 0.5, 3)
 
 
 def bin_words(where: int) -> str:
     """The rounds in a bin, e.g. "6 to 7"."""
-    low, high = EDGES[where], _last(where)
-    return str(low) if low == high else f"{low} to {high}"
+    rounds = bin_rounds(where)
+    return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
 
 
-def _bin_width(where: int) -> int:
-    return _last(where) + 1 - EDGES[where]
-
-
-def _last(where: int) -> int:
-    return EDGES[where + 1] - 1 if where + 1 < len(EDGES) else EDGES[where]
-
-
-def _names(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Flower: the id of a node that had not yet said which client it is -> that client."""
-    return {str(row["node"]): str(look(row, "client")) for row in rows if look(row, "node")}
+def _clients(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The client of every row. Under Flower it has the id of its node until it first answers."""
+    names = {str(row["node"]): str(row.get("client")) for row in rows if row.get("node")}
+    ids = [str(row.get("client")) for row in rows]
+    return [names.get(one, one) for one in ids]
 
 
 def _kind(event: Any) -> Any:
@@ -250,5 +217,5 @@ def _of_client(values: Any, client: Any, default: Any) -> Any:
 
 def _natural(client: str) -> tuple[str, int, str]:
     """client-2 before client-10."""
-    word, number = re.fullmatch(r"(.*?)(\d{0,18})", client, re.DOTALL).groups()  # type: ignore[union-attr]
-    return word, int(number or -1), client
+    word = client.rstrip("0123456789")
+    return word, len(client), client

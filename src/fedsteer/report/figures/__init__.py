@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
 from fedsteer.report.entries import title_of
 from fedsteer.report.figures.accuracy import to_svg
-from fedsteer.report.figures.coordinates import coordinates_svg, coordinates_table
-from fedsteer.report.figures.core_size import core_size_svg, core_size_table
-from fedsteer.report.figures.errors import errors_svg, errors_table
-from fedsteer.report.figures.settings import settings_svg, settings_table
+from fedsteer.report.figures.coordinates import heatmap_figure
+from fedsteer.report.figures.errors import errors_figure
+from fedsteer.report.figures.final_accuracy import core_size_figure, settings_figure
+from fedsteer.report.figures.plotting import Figure
 from fedsteer.report.origin import origin
 from fedsteer.report.paper_table import paper_table_markdown
 from fedsteer.report.summary import summarise
 from fedsteer.report.tables import columns, to_markdown
 
-
-class Figure(NamedTuple):
-    """A figure of the paper: its picture, and its numbers as a Markdown table.
-
-    Both take the runs and the order of the experiments, the picture also its title.
-    """
-
-    svg: Callable[[Iterable[Run], str, Sequence[str]], str]
-    table: Callable[[Iterable[Run], Sequence[str]], str]
-
-
 FIGURES = {
-    "core-size": Figure(svg=core_size_svg, table=core_size_table),
-    "heatmap": Figure(svg=coordinates_svg, table=coordinates_table),
-    "errors": Figure(svg=errors_svg, table=errors_table),
-    "changes": Figure(svg=settings_svg, table=settings_table),
+    "core-size": core_size_figure,
+    "heatmap": heatmap_figure,
+    "errors": errors_figure,
+    "changes": settings_figure,
 }
-"""`figure` of a paper table -> how it is drawn; any other is accuracy over rounds."""
+"""`figure` of a paper table -> what makes it; any other is accuracy over rounds."""
 
 
 def files_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> dict[str, str]:
@@ -70,42 +59,34 @@ def table_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> str:
         # Runs share a machine, so the time of one says little; the line below has the total.
         kept = [column.heading for column in columns(summary) if column.heading != "time"]
         return f"{to_markdown(summary, kept)}\n{origin(runs)}\n"
-    figure = _figure_of(paper_table)
-    numbers = "" if figure is None else _unless_missing(figure.table, runs, _order(paper_table))
-    return paper_table_markdown(runs, paper_table, numbers or "")
+    figure = own_figure(runs, paper_table)
+    return paper_table_markdown(runs, paper_table, figure.table if figure else "")
 
 
-def own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> str | None:
-    """The figure of a paper table as SVG, if it is another than accuracy over rounds."""
-    figure, title = _figure_of(paper_table), str(paper_table.get("title", "Results"))
-    return figure and _unless_missing(figure.svg, runs, title, _order(paper_table))
+def own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> Figure | None:
+    """The figure of a paper table, if it is another than accuracy over rounds.
 
-
-def _pictures(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> dict[str, str]:
-    if paper_table is None:
-        name, title = "accuracy.svg", title_of(runs)
-    elif _figure_of(paper_table) is not None:
-        drawn = own_figure(runs, paper_table)
-        return {} if drawn is None else {"figure.svg": drawn}
-    else:
-        name, title = "figure.svg", paper_table.get("title", "Results")
-    order = _order(paper_table or {})
-    accuracy = _unless_missing(to_svg, runs, str(title), ("train",), order)
-    cost = _unless_missing(to_svg, runs, str(title), ("all", "sent"), order)
-    return {name: accuracy, "cost.svg": cost} if accuracy and cost else {}
-
-
-def _unless_missing(make: Callable[..., str], *arguments: Any) -> str | None:
-    """None if the records lack the data: small archives leave some out, runs may fail."""
+    None if the records lack its data: small archives leave some out, runs may fail.
+    """
+    make = FIGURES.get(str(paper_table.get("figure")))
     try:
-        return make(*arguments)
+        return make and make(runs, list(paper_table.get("paper") or ()))
     except DataError:
         return None
 
 
-def _figure_of(paper_table: Mapping[str, Any]) -> Figure | None:
-    return FIGURES.get(str(paper_table.get("figure")))
-
-
-def _order(paper_table: Mapping[str, Any]) -> list[str]:
-    return list(paper_table.get("paper") or ())
+def _pictures(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> dict[str, str]:
+    table = {"title": title_of(runs)} if paper_table is None else paper_table
+    title = str(table.get("title", "Results"))
+    if str(table.get("figure")) in FIGURES:
+        figure = own_figure(runs, table)
+        return {"figure.svg": figure.svg(title)} if figure else {}
+    name = "accuracy.svg" if paper_table is None else "figure.svg"
+    order = list(table.get("paper") or ())
+    try:
+        return {
+            name: to_svg(runs, title, ("train",), order),
+            "cost.svg": to_svg(runs, title, ("all", "sent"), order),
+        }
+    except DataError:  # nothing was evaluated
+        return {}

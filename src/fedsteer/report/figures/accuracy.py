@@ -15,11 +15,10 @@ from fedsteer.report.figures.plotting import (
     LEGEND_LINE,
     MARGIN,
     MUTED,
+    Figure,
     add_legend,
     draw_line,
     set_log_ticks,
-    set_ticks,
-    to_svg_text,
 )
 from fedsteer.report.styles import Style, styles
 
@@ -45,16 +44,9 @@ class Curve:
 
     @property
     def means(self) -> list[float]:
-        return [mean for mean in self.points["mean"] if mean is not None]
-
-    @property
-    def last(self) -> float:
-        return self.means[-1]
-
-    @property
-    def spread(self) -> float:
-        """Half of the last interval."""
-        return next((half for half in reversed(self.points["half"]) if half is not None), 0.0)
+        """Accuracy of every evaluated round."""
+        means: list[float] = self.points["mean"]
+        return means
 
 
 def to_svg(
@@ -101,32 +93,29 @@ def to_svg(
 
     panel_height = HEIGHT_ALONE if len(panels) == 1 else HEIGHT
     height = MARGIN + max(rows * panel_height, LEGEND_LINE * len(names))
-    return to_svg_text(title, height, draw)
+    return Figure(table="", height=height, draw=draw).svg(title)
 
 
 def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str, Style]) -> None:
     low = _lowest_shown(curves)
-    best = max(value for curve in curves for value in curve.means)
-    high = min(100, 10 * ceil(10 * best + 0.05))
+    high = min(100, 10 * ceil(10 * max(max(curve.means) for curve in curves) + 0.05))
     reached = [value for curve in curves for value in curve.points[axis] if value] or [1]
     scale, words = 1.0, AXES[axis]
     if axis == "sent":
         scale, unit = next((unit for unit in UNITS if max(reached) >= unit[0]), UNITS[-1])
         words = f"{unit} sent, both ways"
-    for curve in sorted(curves, key=lambda curve: curve.last):
+    for curve in sorted(curves, key=lambda curve: curve.means[-1]):
+        columns = curve.points[axis], curve.means, curve.points["half"]
         points = [
             ((x or 0.0) / scale, 100 * mean, 100 * (half or 0.0))
-            for x, mean, half in zip(
-                curve.points[axis], curve.points["mean"], curve.points["half"], strict=True
-            )
-            if mean is not None
+            for x, mean, half in zip(*columns, strict=True)
         ]
         # If some seeds fell to chance, a band as high as the panel would tell nothing.
         if max(half for _, _, half in points) > (high - low) / 2:
             points = [(x, mean, 0.0) for x, mean, _ in points]
         draw_line(panel, points, looks[curve.label])
+    panel.locator_params(nbins=5, steps=(1, 2, 5, 10))
     panel.set_ylim(low, high)
-    set_ticks(panel.yaxis)
     panel.set_xlabel(words)
     if axis == "sent":  # rules are far apart: full participation sends ten times as much
         panel.set_xscale("log")
@@ -135,8 +124,7 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
         set_log_ticks(panel.xaxis)
     else:
         panel.set_xlim(0, max(reached))
-        set_ticks(panel.xaxis)
-    hidden = [curve.label for curve in curves if 100 * curve.last < low]
+    hidden = [curve.label for curve in curves if 100 * curve.means[-1] < low]
     if hidden:
         words = f"below {low:g}: {', '.join(hidden)}"
         box = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
@@ -150,11 +138,12 @@ def _lowest_shown(curves: Sequence[Curve]) -> float:
     It shows the slowest of the competing rules after a third of its rounds and, in a bad seed, at
     its end. A rule that ends far behind would press the others together at the top.
     """
-    best = max(curve.last for curve in curves)
-    rivals = [curve for curve in curves if curve.last > best - COMPETES]
-    lowest = min(
-        min(curve.last - curve.spread, curve.means[len(curve.means) // 3]) for curve in rivals
-    )
+    best = max(curve.means[-1] for curve in curves)
+    lowest = best
+    for curve in curves:
+        if curve.means[-1] > best - COMPETES:
+            halves = [half for half in curve.points["half"] if half is not None] or [0.0]
+            lowest = min(lowest, curve.means[-1] - halves[-1], curve.means[len(curve.means) // 3])
     return 10.0 * max(0, floor(10 * lowest - 0.5))
 
 
@@ -164,7 +153,7 @@ def _ranked(
     """Names for the legend, best first; by the sum over the experiments."""
     sums: dict[str, float] = {}
     for curve in curves:
-        sums[curve.label] = sums.get(curve.label, 0.0) + curve.last
+        sums[curve.label] = sums.get(curve.label, 0.0) + curve.means[-1]
     ranked = sorted(sums, key=lambda label: (-sums[label], label))
     return [
         (f"{100 * sums[label]:.1f}  {label}" if with_accuracy else label, looks[label])

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
-from fedsteer.report.curves import thinned
+from fedsteer.report.curves import thinned, watched
 from fedsteer.report.entries import gather, names_of
-from fedsteer.report.figures.plotting import to_svg_text
+from fedsteer.report.figures.plotting import Figure
 from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
 from fedsteer.report.tables import hundredths, table, with_half
@@ -28,20 +28,29 @@ SHADES = 51
 Floats = NDArray[np.float64]
 
 
-def coordinates_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
+def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
     """A row per rule (first seed), a column per watched client.
 
     The colours cover 99 in 100 values of the row, because a single large one would leave the
-    others pale. Larger values have the last colour.
+    others pale. Larger values have the last colour. The table says how alike a client's coordinates
+    are some rounds apart, and those of different clients.
     """
-    known = {name: found[0] for name, found in _watched(runs).items()}
+    known: dict[str, list[tuple[list[str], Floats]]] = {}  # rule -> per seed, clients and values
+    entries = gather(runs)
+    for name, entry in zip(names_of(entries), entries, strict=True):
+        for run in entry.shown:
+            if (found := watched(run)) is not None:
+                known.setdefault(name, []).append((found[0], found[1].astype(np.float64)))
+    if not known:
+        raise DataError("no run has coordinates of watched clients: there is nothing to draw")
 
     def draw(figure: SubFigure) -> None:
         from matplotlib.colors import LinearSegmentedColormap
 
         shades = LinearSegmentedColormap.from_list("", [LIGHT[2], "#ffffff", LIGHT[0]], SHADES)
         rows = np.atleast_1d(np.array(figure.subfigures(len(known), 1), object))
-        for row, (name, (clients, values)) in zip(rows, known.items(), strict=True):
+        for row, (name, seeds) in zip(rows, known.items(), strict=True):
+            clients, values = seeds[0]
             kept = thinned(len(values), ROUNDS)
             reach = float(np.nanpercentile(np.abs(values[kept]), REACH)) or 1.0
             grid = row.subplots(1, len(clients), squeeze=False, sharey=True)[0]
@@ -63,40 +72,19 @@ def coordinates_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> st
             row.suptitle(name, x=0.01, ha="left", size=10)
             row.colorbar(image, ax=grid, extend="both", aspect=12)
 
-    return to_svg_text(title, 0.4 + HEIGHT * len(known), draw)
-
-
-def coordinates_table(runs: Iterable[Run], order: Sequence[str]) -> str:
-    """How alike a client's coordinates are some rounds apart, and those of different clients."""
-    rows = []
-    for name, watched in _watched(runs).items():
-        own = estimate(_mean_cosine(values[APART:], values[:-APART]) for _, values in watched)
-        others = estimate(_cosine_of_clients(values) for _, values in watched)
+    lines = []
+    for name, seeds in known.items():
+        own = estimate(_mean_cosine(values[APART:], values[:-APART]) for _, values in seeds)
+        others = estimate(_cosine_of_clients(values) for _, values in seeds)
         cosines = [with_half(found, hundredths, hundredths) for found in (own, others)]
-        rows.append([name, *cosines, str(len(watched))])
+        lines.append([name, *cosines, str(len(seeds))])
     headings = ["rule", f"own, {APART} rounds apart", "another client's", "seeds"]
     note = "Mean cosine between coordinates of the watched clients; 1 is the same direction."
-    return f"{table(headings, rows, ['rule'])}\n{note}\n"
-
-
-def _watched(runs: Iterable[Run]) -> dict[str, list[tuple[list[str], Floats]]]:
-    """Rule -> per seed the names of the watched clients and their coordinates.
-
-    The coordinates have the shape (rounds, clients, k).
-    """
-    entries = gather(runs)
-    found: dict[str, list[tuple[list[str], Floats]]] = {}
-    for name, entry in zip(names_of(entries), entries, strict=True):
-        for run in entry.shown:
-            values, watched = run.arrays.get("coordinates"), run.arrays.get("watched")
-            if values is None or values.ndim != 3 or not values.size:
-                continue
-            names = range(values.shape[1]) if watched is None else watched.tolist()
-            pair = [str(client) for client in names], values.astype(np.float64)
-            found.setdefault(name, []).append(pair)
-    if not found:
-        raise DataError("no run has coordinates of watched clients: there is nothing to draw")
-    return found
+    return Figure(
+        table=f"{table(headings, lines, ['rule'])}\n{note}\n",
+        height=0.4 + HEIGHT * len(known),
+        draw=draw,
+    )
 
 
 def _cosine_of_clients(values: Floats) -> float | None:

@@ -7,7 +7,7 @@ recomputed   coordinates computed from the very update: the best today's basis c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fedsteer.errors import DataError
@@ -15,10 +15,10 @@ from fedsteer.records import Run
 from fedsteer.report.entries import gather, names_of
 from fedsteer.report.figures.plotting import (
     MUTED,
+    Figure,
     add_legend,
     draw_line,
     set_log_ticks,
-    to_svg_text,
 )
 from fedsteer.report.statistics import Estimate
 from fedsteer.report.styles import Style, styles
@@ -39,8 +39,8 @@ class Series:
     by_round: dict[int, Estimate]
 
 
-def errors_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
-    """Relative error over staleness and over training rounds."""
+def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
+    """Relative error over staleness and over training rounds; the table, over staleness."""
     series = _series(runs)
     means = [e.mean for s in series for m in (s.by_staleness, s.by_round) for e in m.values()]
     low, high = max(min(means), 1e-4) / 1.3, max(*means, 1.0) * 1.3
@@ -67,12 +67,6 @@ def errors_svg(runs: Iterable[Run], title: str, order: Sequence[str]) -> str:
         set_log_ticks(by_staleness.yaxis)
         add_legend(figure, [(one.name, one.style) for one in series])
 
-    return to_svg_text(title, 4.0, draw)
-
-
-def errors_table(runs: Iterable[Run], order: Sequence[str]) -> str:
-    """A row per span of staleness, a column per series."""
-    series = _series(runs)
     rows = []
     for at in sorted({at for one in series for at in one.by_staleness}):
         found = [one.by_staleness.get(at) for one in series]
@@ -81,7 +75,8 @@ def errors_table(runs: Iterable[Run], order: Sequence[str]) -> str:
         "Squared error of the server's estimate of an update, relative to the update's squared "
         "length: 1 is what knowing nothing gives. Means over clients, then over seeds, ± 95 %."
     )
-    return f"{table(['rounds away', *(one.name for one in series)], rows, ())}\n{note}\n"
+    numbers = table(["rounds away", *(one.name for one in series)], rows, words=())
+    return Figure(table=f"{numbers}\n{note}\n", height=4.0, draw=draw)
 
 
 def _series(runs: Iterable[Run]) -> list[Series]:
@@ -92,8 +87,7 @@ def _series(runs: Iterable[Run]) -> list[Series]:
     for name, entry in zip(names_of(entries), entries, strict=True):
         visits = [read_visits(run) for run in entry.shown]
         reused = looks[entry.label]
-        dash = "dot" if reused.dash == "solid" else "dashdot"
-        recomputed = Style(colour=reused.colour, dash=dash, marker=reused.marker)
+        recomputed = replace(reused, dash="dot" if reused.dash == "solid" else "dashdot")
         for column, words, style in (
             ("relative_error", "", reused),
             ("refreshed_error", ", recomputed", recomputed),

@@ -6,7 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -32,81 +32,71 @@ Point = tuple[float, float, float]
 """x, mean, half of the interval."""
 
 
-def to_svg_text(title: str, height: float, draw: Callable[[SubFigure], None]) -> str:
-    """SVG of what `draw` puts below the title."""
-    import matplotlib.style
-    from matplotlib.figure import Figure
+class Figure(NamedTuple):
+    """A figure: its numbers as a Markdown table, and how to draw them."""
 
-    look = files("fedsteer.report") / "assets" / "figures.mplstyle"
-    with matplotlib.style.context(["default", str(look)]), warnings.catch_warnings():
-        # A label may hold letters that matplotlib's font lacks; browsers have them.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(WIDTH, height))
-        figure.suptitle(title, x=0.01, ha="left")
-        body: Any = figure.subfigures()
-        draw(body)
-        file = io.StringIO()
-        metadata = {"Title": title, "Date": None, "Creator": None, "Format": None, "Type": None}
-        figure.savefig(file, format="svg", metadata=metadata)
-    text = file.getvalue()
-    return text[text.index("<svg") :]
+    table: str
+    height: float  # inches
+    draw: Callable[[SubFigure], None]
 
+    def svg(self, title: str) -> str:
+        """The picture below its title."""
+        import matplotlib.style
+        from matplotlib.figure import Figure
 
-def colour_of(style: Style) -> str:
-    """Its colour on white."""
-    return LIGHT[style.colour]
+        look = files("fedsteer.report") / "assets" / "figures.mplstyle"
+        with matplotlib.style.context(["default", str(look)]), warnings.catch_warnings():
+            # A label may hold letters that matplotlib's font lacks; browsers have them.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            figure = Figure(figsize=(WIDTH, self.height))
+            figure.suptitle(title, x=0.01, ha="left")
+            body: Any = figure.subfigures()
+            self.draw(body)
+            file = io.StringIO()
+            left_out = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+            figure.savefig(file, format="svg", metadata={"Title": title, **left_out})
+        text = file.getvalue()
+        return text[text.index("<svg") :]
 
 
 def draw_line(axes: Axes, points: Sequence[Point], style: Style, marker: str = "") -> None:
     """A line through the means on the band of their intervals."""
     x, mean, half = np.array(points, float).T
-    axes.fill_between(x, mean - half, mean + half, color=colour_of(style), alpha=0.1, linewidth=0)
-    axes.plot(x, mean, color=colour_of(style), linestyle=DASHES[style.dash], marker=marker)
+    colour = LIGHT[style.colour]
+    axes.fill_between(x, mean - half, mean + half, color=colour, alpha=0.1, linewidth=0)
+    axes.plot(x, mean, color=colour, linestyle=DASHES[style.dash], marker=marker)
 
 
-def draw_dots(axes: Axes, points: Iterable[tuple[float, float]], style: Style) -> None:
+def dots(style: Style) -> dict[str, Any]:
     """Dots, hollow if the rule's line is dashed: the rules of a family share their colour."""
-    x, y = zip(*points, strict=True)
-    axes.plot(x, y, clip_on=False, **_dot(style))
-
-
-def add_legend(
-    figure: SubFigure, names: Iterable[tuple[str, Style]], title: str = "", dots: bool = False
-) -> None:
-    """Names to the right of the panels."""
-    from matplotlib.lines import Line2D
-
-    rows = list(names)
-    lines = [
-        Line2D([], [], **_dot(style))
-        if dots
-        else Line2D([], [], color=colour_of(style), linestyle=DASHES[style.dash])
-        for _, style in rows
-    ]
-    labels = [name for name, _ in rows]
-    legend = figure.legend(lines, labels, loc="outside right upper", title=title, alignment="left")
-    legend.get_title().set_color(MUTED)
-
-
-def _dot(style: Style) -> dict[str, Any]:
-    colour = colour_of(style)
+    colour = LIGHT[style.colour]
     face = colour if style.dash == "solid" else "white"
     return {"linestyle": "", "marker": "o", "color": colour, "markerfacecolor": face,
             "markersize": 5, "markeredgewidth": 1.3}  # fmt: skip
 
 
-def set_ticks(axis: Axis) -> None:
-    """A few round numbers."""
-    from matplotlib.ticker import MaxNLocator
+def add_legend(
+    figure: SubFigure, names: Iterable[tuple[str, Style]], title: str = "", dotted: bool = False
+) -> None:
+    """Names to the right of the panels."""
+    from matplotlib.lines import Line2D
 
-    axis.set_major_locator(MaxNLocator(5, steps=(1, 2, 5, 10)))
+    labels, looks = zip(*names, strict=True)
+    lines = [
+        Line2D([], [], **dots(style))
+        if dotted
+        else Line2D([], [], color=LIGHT[style.colour], linestyle=DASHES[style.dash])
+        for style in looks
+    ]
+    legend = figure.legend(lines, labels, loc="outside right upper", title=title, alignment="left")
+    legend.get_title().set_color(MUTED)
 
 
 def set_log_ticks(axis: Axis) -> None:
     """Plain numbers on a logarithmic axis: 1, 2, 5, 10, or 1, 10, 100 over many decades."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator
 
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter("")
