@@ -16,15 +16,6 @@ from typing import NoReturn
 from fedsteer import __version__
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
 
-EPILOG = """examples:
-  fedsteer compare                                  all rules on the embedded digits, and a page
-  fedsteer run fashion-mnist --rule fedsteer        one rule on one data set
-  fedsteer rules fedsteer                           what a rule does and its options
-  fedsteer settings                                 every setting of an experiment
-  fedsteer report runs/compare-digits               the page again, from records
-  fedsteer bench                                    how fast this machine is, beside a plain loop
-"""
-
 
 class Parser(argparse.ArgumentParser):
     """argparse, with one line for a mistake instead of the whole usage."""
@@ -36,13 +27,10 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run, settings
+    from fedsteer.cli.shared import HELP
 
-    parser = Parser(
-        prog="fedsteer",
-        description="Federated learning that stays accurate when most clients are rarely there.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="fedsteer", formatter_class=formatter, **HELP["fedsteer"])
     parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in (run, compare, reproduce, report, pack, rules, settings, data, bench):

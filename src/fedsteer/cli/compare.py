@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.cli.shared import (
-    RAY_HELP,
     add_command,
     add_execution,
     add_experiment,
@@ -19,28 +18,10 @@ from fedsteer.cli.shared import (
     writable,
 )
 
-EPILOG = """examples:
-  fedsteer compare                                          all rules, embedded digits, five seeds
-  fedsteer compare --rules fedavg,fedsteer,fedsteer:practical --seeds 10
-  fedsteer compare emnist --rules full,fedavg,fedsteer --rounds 50 --seeds 2
-  fedsteer compare --set partition.gamma=0.7 --out runs/moderate
-
-Under a seed, every rule meets the same data split, participation and batches, so differences are
-paired. Finished runs are never repeated: after Ctrl-C, the same command continues. A run that
-diverges is named below the table, and the exit code is 1.
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "compare",
-        execute,
-        help="rules side by side: a table and a page",
-        description="Run several rules under several seeds and compare them.",
-        epilog=EPILOG + RAY_HELP,
-    )
+    parser = add_command(commands, "compare", execute)
     add_experiment(parser)
     parser.add_argument("--rules", metavar="A,B,C", help="default: those of the experiment")
     parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the experiment")

@@ -8,26 +8,10 @@ from typing import Any
 
 from fedsteer.cli.shared import add_command
 
-EPILOG = """Files are searched in $FEDSTEER_DATA, then the cache, then where Debian's package
-dataset-fashion-mnist puts them.
-
-examples:
-  fedsteer data list
-  fedsteer data check fashion-mnist
-  fedsteer data fetch cifar-10
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "data",
-        execute,
-        help="list, check or fetch data sets",
-        description="List the data sets, check the files of one, or fetch them.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "data", execute)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     actions.add_parser("list", help="what there is").set_defaults(names=[])
     for action, words, many in (

@@ -8,32 +8,12 @@ from typing import Any
 
 from fedsteer.cli.shared import add_command, place, tell_left_out, writable
 
-EPILOG = """examples:
-  fedsteer pack runs/compare-digits --out results/digits/records.tar.xz
-  fedsteer pack runs/reproduce-table1 --clients none --out results/table1/records.tar.xz
-  fedsteer report results/digits/records.tar.xz             reads it without unpacking
-  tar xf results/digits/records.tar.xz -C somewhere         gives the run folders back
-
-Kept: manifest, rounds and result of every run; client rows and coordinates of the first seed of
-each rule. Left out: models, checkpoints, timings, accuracy by class and round; cosine, loss, norm
-and steps of clients. If several tables share a folder, only the runs of the last one are packed:
-reproduce the table you want again first. Numbers in rows keep four digits, accuracies and results
-all of them, so tables and curves stay the same. The same records give the same bytes.
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
     from fedsteer.records.pack import CLIENTS
 
-    parser = add_command(
-        commands,
-        "pack",
-        execute,
-        help="many runs in one small file",
-        description="Pack the records of many runs into one small file that every command reads.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "pack", execute)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--out", type=place, metavar="FILE", required=True, help="*.tar.xz")
     parser.add_argument(

@@ -7,34 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedsteer.cli.shared import RAY_HELP, add_command, add_execution, place, tell_failures, writable
-
-EPILOG = """examples:
-  fedsteer reproduce list                                   what there is
-  fedsteer reproduce table1 --only emnist --device cuda     both EMNIST columns
-  fedsteer reproduce table1 --only emnist-0.9 --seeds 2 --rounds 50
-  fedsteer reproduce table2 --smoke                         does it run? seconds, made-up images
-  fedsteer pack runs/reproduce-table2 --out records.tar.xz  all of its runs in one small file
-  fedsteer report records.tar.xz --format published         the same table again, from that alone
-
-Writes the records, table.md, the paper's figure as figure.svg and a page into --out.
-Finished runs are never repeated; after an interruption, the same command continues.
-Tables with runs in common (table1, adaptive and frequency on EMNIST) can share them in one --out;
-its table, figure and page are those of the last command.
---reading authors changes every setting in which the authors' code differs from their text.
-"""
+from fedsteer.cli.shared import add_command, add_execution, place, tell_failures, writable
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "reproduce",
-        execute,
-        help="a table or figure of the paper",
-        description="Run a table or figure of the paper and put it beside the published numbers.",
-        epilog=EPILOG + RAY_HELP,
-    )
+    parser = add_command(commands, "reproduce", execute)
     parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
     parser.add_argument("--reading", default="paper", help="paper (default) or authors")
     parser.add_argument(

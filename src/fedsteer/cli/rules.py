@@ -14,22 +14,10 @@ from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.rules.options import Options
 
-EPILOG = """examples:
-  fedsteer rules
-  fedsteer rules fedsteer
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "rules",
-        execute,
-        help="every rule, its equations and options",
-        description="List the rules, or explain one: its equations, options and presets.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "rules", execute)
     parser.add_argument("name", nargs="?", help="a rule")
 
 

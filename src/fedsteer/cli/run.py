@@ -10,25 +10,10 @@ from typing import Any
 
 from fedsteer.cli.shared import add_command, add_experiment, place, read_experiment, writable
 
-EPILOG = """examples:
-  fedsteer run                                        FedSteer on the embedded digits
-  fedsteer run --rule fedavg --seed 3
-  fedsteer run fashion-mnist --rule fedsteer:practical --rounds 20
-  fedsteer run my.toml --set participation.kind=markov --set participation.mean_on=8
-  fedsteer run --out runs/long --rounds 1000          Ctrl-C, then the same with --resume
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "run",
-        execute,
-        help="run one rule and keep its records",
-        description="Run one rule under one seed. Writes records and checkpoints to --out.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "run", execute)
     add_experiment(parser)
     parser.add_argument(
         "--rule", default="fedsteer", help="a rule, rule:preset, full, or a variant of the file"

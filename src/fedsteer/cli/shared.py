@@ -6,30 +6,26 @@ import argparse
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
 
+HELP = tomllib.loads((files("fedsteer.cli") / "help.toml").read_text())
+"""Command -> help, description and epilog."""
+
 
 def add_command(
-    commands: Any,
-    name: str,
-    execute: Callable[[argparse.Namespace], int],
-    *,
-    help: str,
-    description: str,
-    epilog: str,
+    commands: Any, name: str, execute: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """The parser of a new command, which `execute` carries out."""
+    """The parser of a command that `execute` carries out."""
+    formatter = argparse.RawDescriptionHelpFormatter
     parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=help,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        name, formatter_class=formatter, **HELP[name]
     )
     parser.set_defaults(execute=execute)
     return parser
@@ -69,6 +65,7 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
 
 def add_execution(parser: argparse.ArgumentParser) -> None:
     """Where the runs of a comparison are executed, and how many at a time."""
+    parser.epilog = f"{parser.epilog}{HELP['executors']['epilog']}"
     choices = ("processes", "ray")
     parser.add_argument(
         "--executor",
@@ -91,14 +88,6 @@ def add_execution(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most runs at a time; default, or 0: by the cores of the machine or of the cluster",
     )
-
-
-RAY_HELP = """
---executor ray (pip install '.[ray]') uses the cluster that RAY_ADDRESS names (HOST:PORT, or auto
-for the one that runs here); without it, a new one starts on this machine. Records and checkpoints
-come back into --out, so no shared file system is needed, and either executor resumes the runs of
-the other. Every machine of the cluster needs the same fedsteer and the data set; see docs/ray.md.
-"""
 
 
 def read_experiment(options: argparse.Namespace) -> Any:
