@@ -14,7 +14,7 @@ from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedSteer, FedVARP, RuleStrategy, make_strategy
 from fedsteer.flower.identity import key_name
 from fedsteer.records import Run, read_checkpoint
-from fedsteer.records.files import read_json
+from tests.files import read_json
 from tests.flower.fake import Answer, FakeGrid, arrays, drifting, values
 
 INITIAL = {"w": np.zeros(5, np.float32)}

@@ -18,7 +18,7 @@ from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
 from fedsteer.flower.metrics import weighted_metrics
 from fedsteer.flower.replies import brief
 from fedsteer.records import Run
-from fedsteer.records.files import read_json
+from tests.files import read_json
 from tests.flower.fake import (
     FakeGrid,
     arrays,

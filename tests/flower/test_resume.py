@@ -12,8 +12,8 @@ from flwr.app import MetricRecord, RecordDict
 from fedsteer import RULES, ConfigurationError
 from fedsteer.flower import FedSteer, make_strategy
 from fedsteer.records import Run
-from fedsteer.records.files import read_json
 from fedsteer.report import summarise, to_markdown, write_page
+from tests.files import read_json
 from tests.flower.drifting_clients import FILES, INITIAL, evaluate, strategy_of, world
 from tests.flower.fake import FakeGrid, arrays, values
 

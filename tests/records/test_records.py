@@ -28,7 +28,7 @@ def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
     assert run.manifest["environment"]["library"] == "1.0"
     assert run.rounds == [{"round": 1, "x": 0.0}]
     assert run.clients == [{"round": 1, "client": 4, "weight": 0.5}]
-    assert run.timing == [] and run.arrays == {}
+    assert run.rows("timing") == [] and run.arrays == {}
     assert run.finished and run.result == {"accuracy": 0.5}
 
 

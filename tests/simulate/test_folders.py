@@ -9,9 +9,10 @@ import pytest
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run
-from fedsteer.records.files import read_json, write_json
+from fedsteer.records.files import write_json
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.runner import Interrupted, run_cell
+from tests.files import read_json
 from tests.simulate.small import cell_of, run_small, small
 
 
@@ -28,14 +29,14 @@ def test_who_waited_for_a_folder_looks_again(
     rate: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process ran there in the meantime, the same run or another."""
-    claim = RecordWriter.claim
+    claim = RecordWriter._claim
 
     def run_meanwhile(records: RecordWriter, patience: float) -> None:
-        monkeypatch.setattr(RecordWriter, "claim", claim)
+        monkeypatch.setattr(RecordWriter, "_claim", claim)
         run_small(tmp_path / "run", "fedavg", training__rate=rate)
         claim(records, patience)
 
-    monkeypatch.setattr(RecordWriter, "claim", run_meanwhile)
+    monkeypatch.setattr(RecordWriter, "_claim", run_meanwhile)
     words = "already holds this run" if rate == 0.1 else "another experiment.training.rate"
     with pytest.raises(ConfigurationError, match=words):
         run_small(tmp_path / "run", "fedavg", training__rate=0.1)

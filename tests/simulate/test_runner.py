@@ -68,7 +68,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert manifest["clients"]["count"] == len(manifest["clients"]["probabilities"]) == 12
     assert np.sum(manifest["clients"]["holds"]) == np.sum(manifest["clients"]["sizes"])
     assert manifest["dim"] == len(read_checkpoint(run.folder / MODEL)[0]["model"])
-    assert len(run.rounds) == len(run.timing) == 6 + run.result["warm_up_rounds"]  # type: ignore[index]
+    assert len(run.rounds) == len(run.rows("timing")) == 6 + run.result["warm_up_rounds"]  # type: ignore[index]
     assert len(run.clients) == run.result["uploads"]  # type: ignore[index]
     assert run.arrays["coordinates"].shape == (6, 2, 3)
     assert run.arrays["watched"].tolist() == [1, 5]
@@ -356,6 +356,6 @@ def test_a_run_that_ended_while_another_waited_is_left_as_it_is(
         monkeypatch.undo()
         run_cell(cell, resume=True)
 
-    monkeypatch.setattr(RecordWriter, "claim", ends_meanwhile)
+    monkeypatch.setattr(RecordWriter, "_claim", ends_meanwhile)
     assert runner.open_run(cell, resume=True) is None
     assert len(Run(tmp_path).rounds) == experiment.run.rounds

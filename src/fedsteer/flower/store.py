@@ -155,14 +155,7 @@ class RunStore:
 
     def _open(self, folder: Path, patience: float) -> RecordWriter:
         """Open the folder. A ServerApp may outlive its SuperLink for a while, so wait for it."""
-        if self.records is None:
-            records = RecordWriter(folder)
-            try:
-                records.claim(patience)
-            except ConfigurationError:
-                records.close()
-                raise
-            self.records = records
+        self.records = self.records or RecordWriter(folder, patience)
         return self.records
 
 

@@ -13,12 +13,7 @@
 `reader` reads too.
 """
 
-from fedsteer.records.checkpoint import (
-    load_server,
-    read_checkpoint,
-    save_server,
-    write_checkpoint,
-)
+from fedsteer.records.checkpoint import load_server, read_checkpoint, save_server, write_checkpoint
 from fedsteer.records.pack import pack_records
 from fedsteer.records.reader import Run, find_runs, without_copies
 from fedsteer.records.sheets import read_sheet, runs_of_sheet

@@ -24,9 +24,6 @@ MAGIC = b"\xfd7zXZ\0"
 # Tuned for text of digits: four bits of context from the previous byte, none from the position.
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 4, "lp": 0, "pb": 0}]
 
-Members = dict[str, bytes]
-"""Path inside the archive -> content."""
-
 
 def write_archive(path: Path, members: Mapping[str, bytes]) -> None:
     """Write the members, files of the same kind side by side because they compress best."""
@@ -36,12 +33,11 @@ def write_archive(path: Path, members: Mapping[str, bytes]) -> None:
             entry = tarfile.TarInfo(name)  # mtime, uid and gid are 0
             entry.size, entry.mode = len(members[name]), 0o644
             tar.addfile(entry, io.BytesIO(members[name]))
-    packed = lzma.compress(raw.getvalue(), lzma.FORMAT_XZ, filters=FILTERS)
-    write_atomically(path, packed)
+    write_atomically(path, lzma.compress(raw.getvalue(), lzma.FORMAT_XZ, filters=FILTERS))
 
 
-def read_archive(path: Path) -> Members:
-    """Read every plain file of an archive."""
+def read_archive(path: Path) -> dict[str, bytes]:
+    """Every plain file of an archive: {path inside it: content}."""
     packed = path.read_bytes()
     if not packed.startswith(MAGIC):  # else a short file of another kind would seem cut short
         raise DataError(f"{path} is not an archive of records (a .tar.xz of `fedsteer pack`)")
@@ -57,8 +53,8 @@ def read_archive(path: Path) -> Members:
         raise DataError(f"{path} is not an archive of records: {error}") from None
 
 
-def _members(path: Path, raw: bytes) -> Members:
-    found: Members = {}
+def _members(path: Path, raw: bytes) -> dict[str, bytes]:
+    found = {}
     with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
         for count, entry in enumerate(tar):
             if count >= MOST_MEMBERS:

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
-from fedsteer.steering.state import Server, State, pack_server, unpack_server
+from fedsteer.steering.state import Arrays, Server, State, pack_server, unpack_server
 
 CHECKSUM = "checksum"
-Arrays = dict[str, NDArray[Any]]
 
 
 def write_checkpoint(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
@@ -62,12 +59,11 @@ def load_server(path: Path, like: Any = None) -> Server:
     return unpack_server(*read_checkpoint(path), like=like)
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]], meta: dict[str, Any]) -> str:
+def _checksum(arrays: Arrays, meta: dict[str, Any]) -> str:
     """Detects damage on disk, not tampering."""
     found = zlib.crc32(json.dumps(meta).encode())
     for name in sorted(arrays):
         array = arrays[name]
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
-        numbers = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        found = zlib.crc32(numbers.data, found)
+        found = zlib.crc32(np.ascontiguousarray(array).data, found)
     return f"{found:08x}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -32,16 +33,8 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON document; a damaged file is an error that names it."""
-    try:
-        return parse_json(path.read_bytes(), path)
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-
-
 def parse_json(content: bytes, path: Path) -> Any:
-    """Parse `content`; `path` is where it came from."""
+    """Parse `content`; an error names `path`, where it came from."""
     try:
         return json.loads(content)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -60,7 +53,5 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
-            return None
-        return float(f"{value:.9g}")
+        return float(f"{value:.9g}") if math.isfinite(value) else None
     return value

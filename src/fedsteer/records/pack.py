@@ -20,7 +20,6 @@ from typing import Any
 
 from fedsteer.errors import DataError, unknown
 from fedsteer.records.archive import write_archive
-from fedsteer.records.files import parse_json
 from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
 from fedsteer.records.reader import Run, find_runs, without_copies
 from fedsteer.records.sheets import SHEET, read_sheet, runs_of_sheet
@@ -50,10 +49,11 @@ def pack_records(
     known = sheet if sheet is not None else read_sheet(*folders)
     named = _named(folders, known)
     detailed = set(named) if clients == "all" else set() if clients == "none" else _firsts(named)
-    members: dict[str, bytes] = {}
-    for name, run in named.items():
-        for file, content in _files(run, name in detailed):
-            members[f"{name}/{file}"] = content
+    members = {
+        f"{name}/{file}": content
+        for name, run in named.items()
+        for file, content in _files(run, name in detailed)
+    }
     if known is not None:
         members[SHEET] = _compact_json(known)
     write_archive(out, members)
@@ -81,20 +81,22 @@ def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str
 
 def _firsts(named: Mapping[str, Run]) -> set[str]:
     """Names of the runs with the lowest seed, one per rule and experiment."""
-    first: dict[tuple[str, str], tuple[bool, int, str]] = {}
-    for name, run in named.items():
-        experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
-        entry = (str(experiment.get("name")), str(rule.get("label", rule.get("name"))))
-        candidate = (not run.finished, int(run.manifest.get("seed") or 0), name)
-        first[entry] = min(first.get(entry, candidate), candidate)
-    return {name for _, _, name in first.values()}
+
+    def order(name: str) -> tuple[bool, int, str]:
+        return not named[name].finished, int(named[name].manifest.get("seed") or 0), name
+
+    first: dict[tuple[Any, Any], str] = {}
+    for name in sorted(named, key=order):
+        experiment, rule = (named[name].manifest.get(key) or {} for key in ("experiment", "rule"))
+        first.setdefault((experiment.get("name"), rule.get("label", rule.get("name"))), name)
+    return set(first.values())
 
 
 def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
     """The files of a run as they are packed."""
     for file in (MANIFEST, RESULT, FAILURE):
-        if (content := run.read(file)) is not None:
-            yield file, _compact_json(parse_json(content, run.folder / file))
+        if (value := run.json(file)) is not None:
+            yield file, _compact_json(value)
     for stream in ("rounds", "clients") if detailed else ("rounds",):
         if run.read(stream_file(stream)) is not None:
             rows = [_shortened_row(row, LEFT_OUT[stream]) for row in run.rows(stream)]

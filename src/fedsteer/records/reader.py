@@ -27,8 +27,7 @@ class Run:
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """What was run."""
-        manifest: dict[str, Any] | None = self._json(MANIFEST)
-        path = self.folder / MANIFEST
+        manifest, path = self.json(MANIFEST), self.folder / MANIFEST
         if manifest is None:
             raise DataError(f"{path} is missing")
         if not manifest:
@@ -40,7 +39,7 @@ class Run:
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One row per round. A finished run that lacks rows is an error."""
-        result = self._json(RESULT) or {}  # first: the run may end meanwhile
+        result = self.json(RESULT) or {}  # first: the run may end meanwhile
         rows = self.rows("rounds")
         whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
         if _complete(result) and result.get("rounds") and len(rows) < whole:
@@ -53,27 +52,21 @@ class Run:
         """One row per client touched in a round."""
         return self.rows("clients")
 
-    @cached_property
-    def timing(self) -> list[dict[str, Any]]:
-        """Seconds per round."""
-        return self.rows("timing")
-
     @property
     def finished(self) -> bool:
         """Whether the run is complete."""
-        return _complete(self._json(RESULT))  # not cached: the run may end meanwhile
+        return _complete(self.json(RESULT))  # not cached: the run may end meanwhile
 
     @property
     def failure(self) -> str | None:
         """Why the run failed, if it did."""
-        found = self._json(FAILURE)
+        found = self.json(FAILURE)
         return None if found is None else str(found["reason"])
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary written at the end; None until then."""
-        result: dict[str, Any] | None = self._json(RESULT)
-        return result
+        return self.json(RESULT)
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -92,13 +85,9 @@ class Run:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file; not cached, because they may be many."""
-        file = stream_file(name)
-        content = self.read(file)
-        if content is None:
-            return []
-        rows = []
+        file, rows = stream_file(name), []
         # After the last newline comes a row that is still being written, or never was finished.
-        *lines, _ = content.split(b"\n")
+        *lines, _ = (self.read(file) or b"").split(b"\n")
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
@@ -118,11 +107,13 @@ class Run:
         except FileNotFoundError:
             return None
 
-    def _json(self, name: str) -> Any:
-        content = self.read(name)
-        found = None if content is None else parse_json(content, self.folder / name)
-        if not isinstance(found, dict | None):
-            raise DataError(f"{self.folder / name} holds no table")
+    def json(self, name: str) -> dict[str, Any] | None:
+        """The object in one of its files, if it exists."""
+        if (content := self.read(name)) is None:
+            return None
+        found = parse_json(content, self.folder / name)
+        if not isinstance(found, dict):
+            raise DataError(f"{self.folder / name} is damaged: not an object")
         return found
 
 
@@ -135,16 +126,13 @@ def find_runs(*places: Path) -> list[Run]:
 
     A folder without any run folder is searched for archives (`records.tar.xz`) instead.
     """
-    found = []
+    found = list[Run]()
     for place in places:
         if not place.exists():
             raise DataError(f"{place} does not exist")
-        if place.is_file():
-            found += _packed_runs(place)
-            continue
         runs = [Run(path.parent) for path in sorted(place.rglob(MANIFEST))]
         if not runs:
-            archives = sorted(place.rglob(ARCHIVE))
+            archives = [place] if place.is_file() else sorted(place.rglob(ARCHIVE))
             runs = [run for archive in archives for run in _packed_runs(archive)]
         if not runs:
             raise DataError(f"{place} holds no runs (no {MANIFEST} below it)")
@@ -166,11 +154,5 @@ def _packed_runs(archive: Path) -> list[Run]:
     for name, content in read_archive(archive).items():
         folder, _, file = name.rpartition("/")
         by_folder.setdefault(folder, {})[file] = content
-    runs = [
-        Run(archive / folder, files)
-        for folder, files in sorted(by_folder.items())
-        if MANIFEST in files
-    ]
-    if not runs:
-        raise DataError(f"{archive} holds no runs (no {MANIFEST} in it)")
-    return runs
+    runs = (Run(archive / folder, files) for folder, files in sorted(by_folder.items()))
+    return [run for run in runs if run.read(MANIFEST) is not None]

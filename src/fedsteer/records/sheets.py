@@ -8,7 +8,6 @@ from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, read_archive
-from fedsteer.records.files import parse_json
 from fedsteer.records.reader import Run
 
 SHEET = "sheet.json"
@@ -56,16 +55,6 @@ def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[
 
 
 def _own_sheet(place: Path) -> dict[str, Any] | None:
-    if not place.is_file() and (place / ARCHIVE).exists() and not (place / SHEET).exists():
-        place = place / ARCHIVE
-    if place.is_file():
-        content = read_archive(place).get(SHEET)
-    else:
-        path = place / SHEET
-        content = path.read_bytes() if path.exists() else None
-    if content is None:
-        return None
-    sheet = parse_json(content, place / SHEET)
-    if not isinstance(sheet, dict):
-        raise DataError(f"{place / SHEET} is damaged: not an object")
-    return sheet
+    if (place / ARCHIVE).exists() and not (place / SHEET).exists():
+        place /= ARCHIVE
+    return Run(place, read_archive(place) if place.is_file() else None).json(SHEET)

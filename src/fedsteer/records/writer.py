@@ -13,9 +13,10 @@ from typing import IO, Any, NamedTuple
 
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.records.checkpoint import Arrays, read_checkpoint, write_checkpoint
+from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
 from fedsteer.records.files import plain, write_json
 from fedsteer.records.names import CHECKPOINT, FORMAT, MANIFEST, RESULT, STREAMS, stream_file
+from fedsteer.steering.state import Arrays
 
 
 class Checkpoint(NamedTuple):
@@ -33,7 +34,7 @@ class RecordWriter:
     same bytes as one that was never interrupted.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience: float = 0.0) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self._files: dict[str, IO[bytes]] = {
@@ -41,8 +42,9 @@ class RecordWriter:
         }
         self._earlier_seconds = 0.0
         self._began = time.perf_counter()
+        self._claim(patience)
 
-    def claim(self, patience: float = 0.0) -> None:
+    def _claim(self, patience: float) -> None:
         """Keep other processes from writing here until the files are closed.
 
         A process that holds the folder may be about to end because its parent was killed, so wait
@@ -59,6 +61,7 @@ class RecordWriter:
                 return
             except OSError:
                 if time.monotonic() >= deadline:
+                    self.close()
                     raise ConfigurationError(
                         f"another process is still writing to {self.folder}; wait until it ends "
                         "or choose another folder"

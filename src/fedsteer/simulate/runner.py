@@ -126,9 +126,8 @@ def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRu
         return None
     settings = _as_before(cell.experiment, found, torch_threads)
     simulation = _simulation(cell, settings)  # a mistake shows before a folder is made
-    records = RecordWriter(cell.folder)
+    records = RecordWriter(cell.folder, PATIENCE)
     try:
-        records.claim(PATIENCE)
         found = found_run(cell, resume)  # another process may have written here meanwhile
         if found.finished:
             records.close()
