@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from costs.timing import peak_memory
-from fedsteer.bench.networks import pfl_cnn
+from fedsteer.bench.sides import pfl_cnn
 from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment

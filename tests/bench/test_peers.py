@@ -16,7 +16,7 @@ from benchmarks.peers.sides.fedjax import LAYERS, StoredOrder, from_torch, shape
 from torch import nn
 
 from fedsteer.bench.measure import Plan, Variant, measure
-from fedsteer.bench.networks import put_weights, take_weights
+from fedsteer.bench.sides import put_weights, take_weights
 from fedsteer.bench.table import to_text
 from fedsteer.bench.workloads import WORKLOADS, Workload, make_work
 from tests.bench.tiny import TINY

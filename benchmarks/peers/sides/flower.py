@@ -24,8 +24,7 @@ from flwr.common import MessageType
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsteer.bench.networks import put_weights
-from fedsteer.bench.sides import ENDLESS, train
+from fedsteer.bench.sides import ENDLESS, put_weights, train
 from fedsteer.bench.workloads import Work
 
 FOLDER, THREADS = "FEDSTEER_BENCH_FOLDER", "FEDSTEER_BENCH_THREADS"

@@ -24,8 +24,7 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsteer.bench.networks import put_weights, take_weights
-from fedsteer.bench.sides import ENDLESS
+from fedsteer.bench.sides import ENDLESS, put_weights, take_weights
 from fedsteer.bench.workloads import Work
 
 

@@ -1,8 +1,7 @@
 """Federated rounds timed in turns: fedsteer beside a plain PyTorch loop.
 
 workloads   what is measured: data, network, clients, cohorts
-networks    the network of workload (c), and weights as one vector
-sides       fedsteer and the plain loop
+sides       fedsteer and the plain loop; weights as one vector
 measure     the measuring core: warm-up, choice of threads, rounds in turns, paired intervals
 table       the results as text and as JSON
 machine     the machine they were measured on

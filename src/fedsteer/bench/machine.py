@@ -44,18 +44,12 @@ def processor() -> str:
 
 def busy_share(seconds: float = 1.0) -> float | None:
     """Share of all cores in use while this process sleeps; None if the system does not say."""
-    before = _ticks()
-    time.sleep(seconds)
-    after = _ticks()
-    if before is None or after is None or after[1] <= before[1]:
-        return None
-    return 1 - (after[0] - before[0]) / (after[1] - before[1])
-
-
-def _ticks() -> tuple[int, int] | None:
-    """(idle, all) ticks of the processor since it started."""
     listing = Path("/proc/stat")
     if not listing.exists():
         return None
-    numbers = [int(word) for word in listing.read_text().split("\n", 1)[0].split()[1:9]]
-    return numbers[3] + numbers[4], sum(numbers)
+    listings = [listing.read_text()]
+    time.sleep(seconds)
+    listings.append(listing.read_text())
+    before, after = ([int(word) for word in text.split()[1:9]] for text in listings)
+    spent = [late - early for early, late in zip(before, after, strict=True)]
+    return 1 - (spent[3] + spent[4]) / sum(spent) if sum(spent) > 0 else None

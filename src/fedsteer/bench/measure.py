@@ -131,8 +131,8 @@ class Measured:
 
     workload: Workload
     plan: Plan
-    timed: list[Timed]
-    failures: dict[str, str]
+    timed: list[Timed] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
     idle_load: float | None = None  # share of all cores in use while every side waited
     moved: float | None = None  # relative distance from the initial to the final weights
 
@@ -146,7 +146,7 @@ class Measured:
 
 def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio:
     """The mean log ratio with Student's interval, which is unbounded for a single pair."""
-    logs = np.log(np.asarray(slow, float) / np.asarray(fast, float))
+    logs = np.log(np.divide(slow, fast))
     mean, half = float(logs.mean()), math.inf
     if len(logs) > 1:
         half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
@@ -160,49 +160,36 @@ def relative_distance(found: Weights, reference: Weights) -> float:
 
 
 def measure(
-    work: Work,
-    plan: Plan,
-    sides: Sequence[Side],
-    cores: int,
-    tell: Tell = lambda words: None,
+    work: Work, plan: Plan, sides: Sequence[Side], cores: int, tell: Tell = lambda words: None
 ) -> Measured:
     """Time the sides; one that fails is reported and left out."""
     key = work.workload.key
-    timed: list[Timed] = []
-    failures: dict[str, str] = {}
+    found = Measured(workload=work.workload, plan=plan)
     with ExitStack() as stack:
         for side in sides:
             try:
-                timed.append(_fastest(side, work, plan, cores, tell, stack))
+                found.timed.append(_fastest(side, work, plan, cores, tell, stack))
             except RuntimeError as error:
-                failures[side.name] = f"{side.title} {first_line(error)}"
+                found.failures[side.name] = f"{side.title} {first_line(error)}"
         tell(f"({key}) looking at the idle machine")
-        idle_load = busy_share()
+        found.idle_load = busy_share()
         for repeat in range(plan.repeats):
             tell(f"({key}) repetition {repeat + 1} of {plan.repeats}")
-            first = repeat % max(1, len(timed))
-            for entry in timed[first:] + timed[:first]:
+            first = repeat % max(1, len(found.timed))
+            for entry in found.timed[first:] + found.timed[:first]:
                 try:
                     entry.seconds.append(entry.block(plan))
                 except RuntimeError as error:
-                    failures[entry.side.name] = f"{entry.side.title} {first_line(error)}"
+                    found.failures[entry.side.name] = f"{entry.side.title} {first_line(error)}"
+                    found.timed.remove(entry)
                     entry.contestant.close()
-            timed = [entry for entry in timed if entry.side.name not in failures]
-        weights = {entry.side.name: entry.contestant.weights() for entry in timed}
-    moved = None
-    if timed:
-        reference = weights.get(REFERENCE, weights[timed[0].side.name])
-        moved = relative_distance(work.initial, reference)
-        for entry in timed:
+        weights = {entry.side.name: entry.contestant.weights() for entry in found.timed}
+    if weights:
+        reference = weights.get(REFERENCE, next(iter(weights.values())))
+        found.moved = relative_distance(work.initial, reference)
+        for entry in found.timed:
             entry.distance = relative_distance(weights[entry.side.name], reference)
-    return Measured(
-        workload=work.workload,
-        plan=plan,
-        timed=timed,
-        failures=failures,
-        idle_load=idle_load,
-        moved=moved,
-    )
+    return found
 
 
 def _fastest(side: Side, work: Work, plan: Plan, cores: int, tell: Tell, stack: ExitStack) -> Timed:

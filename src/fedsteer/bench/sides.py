@@ -1,4 +1,7 @@
-"""The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop."""
+"""The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop.
+
+What other sides need too: the network of workload (c), and weights as one vector.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import fedsteer
 from fedsteer.bench.measure import Side, Variant, Weights
-from fedsteer.bench.networks import put_weights, take_weights
 from fedsteer.bench.workloads import Work, Workload
 from fedsteer.data import PARTITIONS, who_holds_what
 from fedsteer.data.partition import partition_of
@@ -162,37 +165,46 @@ def train(module: nn.Module, images: Tensor, labels: Tensor, workload: Workload)
             optimiser.step()
 
 
+def pfl_cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
+    """The small CNN of pfl-research's CIFAR-10 benchmark, without its two dropouts.
+
+    Every library draws its dropout masks differently, so final weights could not be compared.
+    """
+    channels, height, width = shape
+    features = 64 * ((height - 4) // 2) * ((width - 4) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(features, 128), nn.ReLU(), nn.Linear(128, classes),
+    )  # fmt: skip
+
+
+def put_weights(module: nn.Module, flat: NDArray[np.float32]) -> None:
+    """Fill the parameters of a module."""
+    vector_to_parameters(torch.from_numpy(flat.copy()), module.parameters())
+
+
+def take_weights(module: nn.Module) -> NDArray[np.float32]:
+    """The parameters of a module, copied."""
+    flat: NDArray[np.float32] = parameters_to_vector(module.parameters()).detach().cpu().numpy()
+    return flat
+
+
 def one_or_all(cores: int) -> list[Variant]:
     """One thread, and a thread per core."""
     all_cores = [Variant(f"{cores} threads", cores)] if cores > 1 else []
     return [Variant("1 thread", 1), *all_cores]
 
 
-def own_choice(cores: int) -> list[Variant]:
-    """As in a run of the simulator: on a GPU there is nothing to try."""
-    return [Variant("its own choice", 0)]
-
-
 SIDES = {
     side.name: side
     for side in (
-        Side(
-            name="fedsteer",
-            title="fedsteer",
-            start=start_fedsteer,
-            variants=one_or_all,
-        ),
+        Side(name="fedsteer", title="fedsteer", start=start_fedsteer, variants=one_or_all),
         Side(
             name="fedsteer-gpu",
             title="fedsteer, GPU",
             start=partial(start_fedsteer, device="cuda"),
-            variants=own_choice,
+            variants=lambda cores: [Variant("its own choice", 0)],  # there is nothing to try
         ),
-        Side(
-            name="plain",
-            title="plain PyTorch loop",
-            start=start_plain,
-            variants=one_or_all,
-        ),
+        Side(name="plain", title="plain PyTorch loop", start=start_plain, variants=one_or_all),
     )
 }

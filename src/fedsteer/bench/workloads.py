@@ -30,13 +30,13 @@ class Workload:
     key: str
     title: str
     model: str  # a name or an import path, for `make_network`
-    shape: tuple[int, int, int]
-    classes: int
-    clients: int
-    points: int
-    cohort: int
     batch: int
-    epochs: int
+    shape: tuple[int, int, int] = (1, 28, 28)
+    classes: int = 10
+    clients: int = 100
+    points: int = 100
+    cohort: int = 10
+    epochs: int = 1
     rate: float = 0.1
 
     @property
@@ -58,37 +58,25 @@ MLP = Workload(
     key="a",
     title="MLP 784-64-10, 100 clients x 100 points, 10 active, batch 20, 1 epoch",
     model="mlp",
-    shape=(1, 28, 28),
-    classes=10,
-    clients=100,
-    points=100,
-    cohort=10,
     batch=20,
-    epochs=1,
 )
 EMNIST = Workload(
     key="b",
     title="EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs",
     model="emnist-cnn",
-    shape=(1, 28, 28),
     classes=47,
-    clients=100,
-    points=100,
-    cohort=10,
     batch=64,
     epochs=5,
 )
 CIFAR = Workload(
     key="c",
     title="CNN of pfl's CIFAR-10, no dropout, 1000 clients x 50, 50 active, batch 10, 1 epoch",
-    model="fedsteer.bench.networks:pfl_cnn",
+    model="fedsteer.bench.sides:pfl_cnn",
     shape=(3, 32, 32),
-    classes=10,
     clients=1_000,
     points=50,
     cohort=50,
     batch=10,
-    epochs=1,
     rate=0.001,  # at pfl's 0.1 rounding errors grow to 1e-3 of the weights in ten rounds
 )
 WORKLOADS = {workload.key: workload for workload in (MLP, EMNIST, CIFAR)}
@@ -111,8 +99,7 @@ class Work:
 
     def cohort(self, round: int) -> list[int]:
         """Who trains in a round, counted from 0."""
-        found: list[int] = self.cohorts[round % len(self.cohorts)].tolist()
-        return found
+        return [int(client) for client in self.cohorts[round % len(self.cohorts)]]
 
     def own(self, client: int) -> slice:
         """The points of a client, one client after the other, from the start again at the end."""
@@ -123,12 +110,8 @@ class Work:
 def make_work(workload: Workload) -> Work:
     """A function of the workload alone."""
     images = made(**workload.data)
-    cohorts = [
-        generator(0, "bench cohort", round=round).choice(
-            workload.clients, workload.cohort, replace=False
-        )
-        for round in range(ROUNDS)
-    ]
+    draws = (generator(0, "bench cohort", round=round) for round in range(ROUNDS))
+    cohorts = [draw.choice(workload.clients, workload.cohort, replace=False) for draw in draws]
     return Work(
         workload=workload,
         pixels=images.train_images,

@@ -8,6 +8,9 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from fedsteer.cli.shared import add_command
+from fedsteer.errors import ConfigurationError, unknown
+
 EPILOG = """workloads:
   a  MLP 784-64-10, 100 clients x 100 points, 10 active, batch 20, 1 epoch
   b  EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs
@@ -30,12 +33,13 @@ pfl-research, Flower and FedJAX beside them: `make bench-peers` in a clone of th
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "bench",
+        execute,
         help="time a round here, beside a plain PyTorch loop",
         description="Time a federated round on this machine, beside a plain PyTorch loop.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--workload", default="a,b", metavar="KEYS", help="of a, b, c; default a,b")
     parser.add_argument("--peers", default="plain", metavar="NAMES", help="plain, the default")
@@ -45,7 +49,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--quick", action="store_true", help="only show that it works")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -58,7 +61,6 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.bench.table import to_json, to_text
     from fedsteer.bench.workloads import WORKLOADS, make_work
     from fedsteer.cli.display import progress_bar
-    from fedsteer.errors import ConfigurationError, unknown
 
     if options.repeats is not None and options.repeats < 2:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
@@ -66,23 +68,18 @@ def execute(options: argparse.Namespace) -> int:
     for key in keys:
         if key not in WORKLOADS:
             raise unknown("workload", key, WORKLOADS)
-    for name in (name.strip() for name in options.peers.split(",")):
+    for name in map(str.strip, options.peers.split(",")):
         if name in ("pfl", "fedjax", "flower"):
             raise ConfigurationError(
                 f"{name} is measured by `make bench-peers` in a clone of the repository"
             )
         if name != "plain":
             raise unknown("peer", name, ["plain"])
-    gpu = ["fedsteer-gpu"] if torch.cuda.is_available() else []
-    sides = [SIDES[name] for name in ("fedsteer", *gpu, "plain")]
+    sides = [side for side in SIDES.values() if "gpu" not in side.name or torch.cuda.is_available()]
     facts = machine.facts()
-    cores = facts["cores"]
+    cores, plans = facts["cores"], {key: SHORT[key] for key in keys}
     if options.quick:
-        keys, cores = keys[:1], 1
-    plans = {
-        key: Plan(warm_up=1, trials=1, block=1, repeats=2) if options.quick else SHORT[key]
-        for key in keys
-    }
+        cores, plans = 1, {keys[0]: Plan(warm_up=1, trials=1, block=1, repeats=2)}
     if options.repeats is not None:
         plans = {key: replace(plan, repeats=options.repeats) for key, plan in plans.items()}
     if not options.json:

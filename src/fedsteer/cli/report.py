@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsteer.cli.shared import place, tell_left_out, writable
+from fedsteer.cli.shared import add_command, place, tell_left_out, writable
+from fedsteer.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from fedsteer.records import Run
@@ -31,12 +32,13 @@ Pictures need matplotlib: pip install '.[sim]'
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "report",
+        execute,
         help="page or table from records",
         description="Make one self-contained HTML page, a table or a picture from records.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="folders with runs, or packed runs"
@@ -57,12 +59,11 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="file, folder, or - for standard output; default: DIR/report.html, other formats -",
     )
-    parser.set_defaults(execute=execute)
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.errors import ConfigurationError
+    from fedsteer.records import read_sheet
     from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to_text
     from fedsteer.report.page import render
 
@@ -73,14 +74,16 @@ def execute(options: argparse.Namespace) -> int:
     runs = _runs(options.folders)
     if options.format == "published":
         return _published(options, runs)
-    baseline, paper_table = options.baseline, _paper_table(options.folders)
+    # The table of the paper that all of them belong to, if any.
+    sheets = [read_sheet(folder) or {} for folder in options.folders]
+    paper_table = sheets[0] if len({str(one.get("title")) for one in sheets}) == 1 else {}
     title = options.title or paper_table.get("title") or title_of(runs)
     if options.format == "html":
-        text = render(runs, title, baseline, paper_table)
+        text = render(runs, title, options.baseline, paper_table)
     elif options.format == "svg":
         text = to_svg(runs, title)
     else:
-        rows = summarise(runs, baseline=baseline)
+        rows = summarise(runs, options.baseline)
         if options.format == "md":
             wanted = None if options.columns is None else options.columns.split(",")
             text = to_markdown(rows, wanted and [name.strip() for name in wanted])
@@ -102,11 +105,11 @@ def _runs(folders: Sequence[Path]) -> list[Run]:
 
 def _deliver(options: argparse.Namespace, text: str) -> None:
     """Write to standard output or into a file; print the name of a page."""
-    from fedsteer.errors import ConfigurationError
     from fedsteer.records.files import write_atomically
 
-    page = options.format == "html"
-    path: Path = options.out or (_beside(options.folders[0]) if page else STDOUT)
+    page, first = options.format == "html", options.folders[0]
+    beside = first.parent if first.is_file() else first
+    path: Path = options.out or (beside if page else STDOUT)
     if path == STDOUT:
         bare = getattr(sys.stdout, "buffer", None)
         if bare and (page or options.format == "svg"):  # both declare UTF-8
@@ -128,22 +131,8 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
         print(path)
 
 
-def _beside(place: Path) -> Path:
-    """The folder of the runs or of their archive."""
-    return place.parent if place.is_file() else place
-
-
-def _paper_table(folders: Sequence[Path]) -> dict[str, Any]:
-    """The table of the paper that all of them belong to, or {}."""
-    from fedsteer.records import read_sheet
-
-    found = [read_sheet(folder) or {} for folder in folders]
-    return found[0] if len({str(one.get("title")) for one in found}) == 1 else {}
-
-
 def _published(options: argparse.Namespace, runs: list[Run]) -> int:
     """Print the paper table, or write all its files into --out."""
-    from fedsteer.errors import DataError
     from fedsteer.records import read_sheet
     from fedsteer.report import table_of, write_files
 
