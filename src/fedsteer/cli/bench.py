@@ -11,36 +11,10 @@ from typing import Any
 from fedsteer.cli.shared import add_command
 from fedsteer.errors import ConfigurationError, unknown
 
-EPILOG = """workloads:
-  a  MLP 784-64-10, 100 clients x 100 points, 10 active, batch 20, 1 epoch
-  b  EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs
-  c  pfl's CIFAR-10 CNN, 1000 clients x 50 points, 50 active, batch 10, 1 epoch (minutes)
-
-Both sides do the same work from the same weights, in turns, each with 1 thread and with one per
-core; the faster choice is measured. `ratio` is the plain loop's time over fedsteer's within a
-repetition: above 1 fedsteer is faster. `distance` is how far the final weights are from the plain
-loop's; more than 1e-05 means that the work was different.
-
-examples:
-  fedsteer bench
-  fedsteer bench --workload a --repeats 20
-  fedsteer bench --workload a,b,c --json
-  fedsteer bench --quick                  does it work? seconds, and the numbers mean nothing
-
-pfl-research, Flower and FedJAX beside them: `make bench-peers` in a clone of the repository.
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "bench",
-        execute,
-        help="time a round here, beside a plain PyTorch loop",
-        description="Time a federated round on this machine, beside a plain PyTorch loop.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "bench", execute)
     parser.add_argument("--workload", default="a,b", metavar="KEYS", help="of a, b, c; default a,b")
     parser.add_argument("--peers", default="plain", metavar="NAMES", help="plain, the default")
     parser.add_argument(

@@ -17,29 +17,10 @@ if TYPE_CHECKING:
 ENDINGS = {"text": "txt"}  # the other formats are named like their files
 STDOUT = Path("-")
 
-EPILOG = """examples:
-  fedsteer report runs/compare-digits                       writes runs/compare-digits/report.html
-  fedsteer report runs/a runs/b --out both.html             an existing folder gets report.html
-  fedsteer report runs/compare-digits --format md           a table for a README
-  fedsteer report runs/compare-digits --format svg --out accuracy.svg
-  fedsteer report results/digits/records.tar.xz             packed runs, see fedsteer pack
-  fedsteer report runs/reproduce-table2 --format published  the table beside the paper's figures
-  fedsteer report records.tar.xz --format published --out . table.md and pictures in a folder
-
-Pictures need matplotlib: pip install '.[sim]'
-"""
-
 
 def add(commands: Any) -> None:
     """Add the command."""
-    parser = add_command(
-        commands,
-        "report",
-        execute,
-        help="page or table from records",
-        description="Make one self-contained HTML page, a table or a picture from records.",
-        epilog=EPILOG,
-    )
+    parser = add_command(commands, "report", execute)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="DIR", help="folders with runs, or packed runs"
     )
