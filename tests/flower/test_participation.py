@@ -15,8 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.metrics import weighted_metrics
-from fedsteer.flower.replies import brief
+from fedsteer.flower.replies import brief, weighted_metrics
 from fedsteer.records import Run
 from tests.files import read_json
 from tests.flower.fake import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import INFO, getLogger
 from typing import Any
@@ -22,9 +22,6 @@ from fedsteer.rules import Requests
 log = getLogger("flwr").log
 CORRECTION = "correction"
 """Name of the second array record that SCAFFOLD's clients receive: c - c_i."""
-
-
-# -- nodes ------------------------------------------------------------------------------------
 
 
 def nodes_online(grid: Grid) -> dict[int, bytes]:
@@ -48,8 +45,7 @@ def await_nodes(grid: Grid, wanted: int, seconds: float, pause: float = 1.0) -> 
 def await_registration(grid: Grid, options: StrategyOptions) -> None:
     """Wait for `min_available_nodes`, before the first round only."""
     wanted, limit = options.min_available_nodes, options.registration_timeout
-    count = len(await_nodes(grid, wanted, limit))
-    if count < wanted:
+    if (count := len(await_nodes(grid, wanted, limit))) < wanted:
         raise ConfigurationError(
             f"{count} of {wanted} nodes had registered after {limit:g} seconds; start "
             "SuperNodes, or change min_available_nodes or registration_timeout"
@@ -57,13 +53,7 @@ def await_registration(grid: Grid, options: StrategyOptions) -> None:
 
 
 def sample(
-    clients: Mapping[int, str],
-    *,
-    fraction: float,
-    least: int,
-    seed: int,
-    number: int,
-    purpose: str,
+    clients: Mapping[int, str], *, fraction: float, least: int, seed: int, number: int, purpose: str
 ) -> list[int]:
     """Draw a fraction of the nodes: a function of the seed, the round and who is online."""
     order = sorted(clients, key=lambda node: (clients[node], node))
@@ -74,9 +64,6 @@ def sample(
         return order
     draw = generator(seed, f"sample for {purpose}", round=number)
     return [order[i] for i in sorted(draw.choice(len(order), count, replace=False).tolist())]
-
-
-# -- messages ---------------------------------------------------------------------------------
 
 
 @dataclass
@@ -101,18 +88,6 @@ class Asked:
         return bool(self.requests.each) or "control" in self.requests.shared
 
 
-def choose(
-    clients: Mapping[int, str], sampled: Collection[int], requests: Requests
-) -> dict[int, str]:
-    """The nodes to ask: sampled ones if the rule wants them, and any that are to refresh."""
-    wanted, refreshed = set(requests.everyone), set(requests.refresh)
-    return {
-        node: client
-        for node, client in clients.items()
-        if client in wanted and (node in sampled or client in refreshed)
-    }
-
-
 def write_messages(
     asked: Asked,
     arrays: ArrayRecord,
@@ -121,7 +96,10 @@ def write_messages(
     options: StrategyOptions,
     timeout: float | None,
 ) -> None:
-    """Write a message for each client of `asked`; most of them share one model."""
+    """Write a message for each client of `asked`; most of them share one model.
+
+    Messages expire with their round, so that no client works on an old one.
+    """
     shared = asked.requests.shared
     global_vector = model.layout.flatten(to_named(arrays))
     for node, client in asked.clients.items():
@@ -139,20 +117,9 @@ def write_messages(
             zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
             content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
         asked.sent[node] = vector
-        asked.messages.append(write_message(content, node, MessageType.TRAIN, timeout))
-
-
-def write_message(content: RecordDict, node: int, kind: str, timeout: float | None) -> Message:
-    """A message that expires with its round, so that no client works on an old one."""
-    return Message(content, node, kind, ttl=None if timeout is None else float(timeout))
+        asked.messages.append(Message(content, node, MessageType.TRAIN, ttl=timeout))
 
 
 def array_bytes(content: RecordDict) -> int:
     """Size of all arrays of a message."""
     return sum(len(a.data) for record in content.array_records.values() for a in record.values())
-
-
-def ask(grid: Grid, messages: Iterable[Message], timeout: float) -> Iterable[Message]:
-    """Send messages and return the replies that arrive in time."""
-    wanted = list(messages)
-    return grid.send_and_receive(wanted, timeout=timeout) if wanted else []  # [] is refused

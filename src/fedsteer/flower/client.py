@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import CORRECTION
 from fedsteer.flower.model import to_named
+from fedsteer.flower.replies import number_in
 
 
 def report_identity(
@@ -34,11 +35,7 @@ def report_identity(
 
 def proximal_strength(message: Message) -> float:
     """FedProx's mu; 0 if the message has none."""
-    for record in message.content.config_records.values():
-        value = record.get("proximal-mu")
-        if isinstance(value, (int, float)):
-            return float(value)
-    return 0.0
+    return number_in(message.content.config_records, "proximal-mu") or 0.0
 
 
 def proximal_penalty(model: Any, message: Message, sent: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.model import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
-from fedsteer.rules import PRESETS, RULES
+from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import METHODS
 from fedsteer.steering.rounds import LARGEST_COUNT
 
@@ -152,9 +152,7 @@ def from_run_config(rule: str, config: Mapping[str, Any]) -> dict[str, Any]:
             if others:
                 raise ConfigurationError(f"{key} is for {', '.join(others)}, not for {rule}")
             raise unknown("run config key", key, [PREFIX + k.replace("_", "-") for k in known])
-        chosen[name] = _value(key, value, options[name]) if name in options else value
-    if chosen.get("preset", "paper") not in PRESETS:
-        raise unknown("preset", str(chosen["preset"]), PRESETS)
+        chosen[name] = _value(key, value, options[name]) if name in options else str(value)
     return chosen
 
 

@@ -10,23 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from logging import WARNING, getLogger
+from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsteer.errors import RoundRefused
-from fedsteer.flower.asking import Asked, array_bytes
-from fedsteer.flower.identity import Identities, reported_id
-from fedsteer.flower.metrics import data_points, number_in
+from fedsteer.flower.asking import Asked, array_bytes, log
+from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, Malformed, to_named
 from fedsteer.rules import Rule
-from fedsteer.steering.rounds import REPORTED
+from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
 
-log = getLogger("flwr").log
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
 LONGEST_REASON = 200
 MOST_WARNINGS = 3
@@ -55,15 +52,6 @@ class Reading:
     usable: list[Reply]  # in the order of client names
     failed: dict[str, str]  # client -> why it has no usable reply
     received: int  # bytes of arrays
-
-    def fail(self, reply: Reply, reason: str) -> None:
-        """A reply turns out to be unusable."""
-        self.usable.remove(reply)
-        self.failed[reply.client] = reason
-
-    def refused_by(self, refusal: RoundRefused) -> None:
-        """The rule refuses the round as a whole; the replies still count as received."""
-        self.failed.update({reply.client: f"round refused: {refusal}" for reply in self.usable})
 
 
 def read_replies(
@@ -105,12 +93,13 @@ def leave_out_mistaken(
         return
     mistaken = [reply for reply in reading.usable if reply.client != asked.clients[reply.node]]
     requests = rule.plan(state, number, [reply.client for reply in mistaken])
-    own = {*asked.requests.each, *requests.each}
+    own = asked.requests.each.keys() | requests.each.keys()
     for reply in mistaken:
         taken_for = asked.clients[reply.node]
         if taken_for in own or reply.client in own:
             reason = f"was taken for {taken_for} and received what is meant for it"
-            reading.fail(reply, reason)
+            reading.usable.remove(reply)
+            reading.failed[reply.client] = reason
             log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
 
 
@@ -156,8 +145,8 @@ def _parse(
     size = data_points(content, weighted_by_key)
     if size is None:
         raise Malformed(f"no positive {weighted_by_key!r} in its metrics")
-    numbers = {name: number_in(content, metric) for name, metric in REPORTED.items()}
-    losses = [loss for key in LOSS_KEYS if (loss := number_in(content, key)) is not None]
+    numbers = {name: number_in(content.metric_records, key) for name, key in REPORTED.items()}
+    losses = [number_in(content.metric_records, key) for key in LOSS_KEYS]
     with np.errstate(over="ignore", invalid="ignore"):
         update = sent - layout.flatten(named)
     return Reply(
@@ -167,7 +156,7 @@ def _parse(
         update=update,
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
-        loss=losses[0] if losses else None,
+        loss=next((loss for loss in losses if loss is not None), None),
         rest=layout.rest(named),
         content=content,
     )
@@ -178,3 +167,39 @@ def _warn(failed: Mapping[int, str]) -> None:
         log(WARNING, "fedsteer: node %s %s", node, reason)
     if (more := len(failed) - MOST_WARNINGS) > 0:
         log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
+
+
+def number_in(records: Mapping[str, Mapping[str, Any]], key: str) -> float | None:
+    """The number that one of these records has under this key, if there is one."""
+    for record in records.values():
+        value = record.get(key)
+        if isinstance(value, (int, float)):
+            return float(value)
+    return None
+
+
+def data_points(content: RecordDict, key: str) -> float | None:
+    """The client's number of data points, if it reports a usable one."""
+    size = number_in(content.metric_records, key)
+    return size if size is not None and 0 < size <= LARGEST_COUNT else None
+
+
+def weighted_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """Means over the clients' metrics, weighted by data points, as Flower's FedAvg takes them.
+
+    A key that is missing from one reply is left out; it does not fail the round.
+    """
+    weights = np.array([number_in(c.metric_records, weighted_by_key) or 0.0 for c in contents])
+    shares = weights / (weights.sum() or 1.0)
+    tables = [
+        {key: value for record in content.metric_records.values() for key, value in record.items()}
+        for content in contents
+    ]
+    result = MetricRecord()
+    for key in tables[0]:
+        if key == weighted_by_key or key in REPORTED_KEYS or any(key not in t for t in tables):
+            continue
+        values = [np.asarray(table[key], np.float64) for table in tables]
+        if len({value.shape for value in values}) == 1:
+            result[key] = np.tensordot(shares, np.stack(values), axes=1).tolist()
+    return result

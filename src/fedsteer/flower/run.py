@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +12,22 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.flower.asking import Asked
+from fedsteer.flower.asking import Asked, log
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
-from fedsteer.flower.options import StrategyOptions
+from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.flower.replies import Reading, Reply
-from fedsteer.flower.store import RunStore, describe_setup, manifest, refuse_other_setup
+from fedsteer.flower.store import RunStore
+from fedsteer.records.files import plain
+from fedsteer.records.names import label_of
 from fedsteer.records.rows import Totals, client_rows, refused_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import State, pack_server, unpack_server
 
-log = getLogger("flwr").log
+TOO_LONG = {"arrays": "other arrays", "population": "another population"}
+"""Settings whose values are too long for an error message, in words."""
 
 
 class ServerRun:
@@ -41,6 +44,10 @@ class ServerRun:
         self, rule: Rule, options: StrategyOptions, *, preset: str, sampling: bool
     ) -> None:
         self.rule, self.preset, self.options, self.sampling = rule, preset, options, sampling
+        # As the user gave them: for "sampling" the rule itself gets "known".
+        self.rule_options = asdict(rule.options)
+        if sampling:
+            self.rule_options["probabilities"] = SAMPLING
         self.optimiser = ServerOptimiser(options.server_optimiser, options.server_rate)
         if rule.own_rate:
             self.optimiser = ServerOptimiser()
@@ -53,8 +60,6 @@ class ServerRun:
         self.totals = Totals()
         self._leaving: list[str] = []  # clients that leave when this round ends
 
-    # -- the start ----------------------------------------------------------------------------
-
     def begin(self, arrays: ArrayRecord, *, resume: bool) -> None:
         """Take the first arrays as the model, then the checkpoint if there is one."""
         model = GlobalModel(arrays, self.options.steer, self.options.buffers)
@@ -63,22 +68,68 @@ class ServerRun:
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
         moments = self.optimiser.init()
-        setup = describe_setup(self.rule, self.options, self.sampling, model.describe())
+        setup = self._setup_of(model)
         found = self.store.load() if resume else None
         if found is None:
-            dim = model.layout.dim
-            self.store.begin(manifest(self.rule, self.preset, self.options, self.sampling, dim))
+            self.store.begin(self._manifest(model.layout.dim))
             self.number, self.trained, self.used, self.totals = 0, 0, 0, Totals()
         else:
             packed, saved = found
             state, moments, _ = unpack_server(packed, saved)
-            refuse_other_setup(saved["setup"], setup, self.options.folder)
+            self._refuse_other_setup(saved["setup"], setup)
             model.restore(packed)
             self.identities.restore(saved["identities"])
             self.number, self.trained = saved["number"], saved["trained"]
             self.used, self.totals = saved["used"], Totals(**saved["totals"])
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
         self.begun = True  # not earlier: a start that was refused is refused again
+
+    def _manifest(self, dim: int) -> dict[str, Any]:
+        options = self.options
+        return {
+            "rule": {
+                "label": label_of(f"{self.rule.name}:{self.preset}"),
+                "name": self.rule.name,
+                "preset": self.preset,
+                "options": self.rule_options,
+            },
+            "seed": self.rule.options.seed,
+            "experiment": {
+                "name": options.experiment,
+                "title": "A Flower run",
+                "server": {"rate": options.server_rate, "method": options.server_optimiser},
+                "participation": {
+                    "fraction_train": options.fraction_train,
+                    "authenticated": options.authenticated,
+                },
+            },
+            "engine": {"name": "flower"},
+            "dim": dim,
+        }
+
+    def _setup_of(self, model: GlobalModel) -> dict[str, Any]:
+        """The settings that cannot change between two starts of a run."""
+        setup: dict[str, Any] = plain(
+            {
+                "rule": self.rule.name,
+                "server_optimiser": self.optimiser.method,
+                "authenticated": self.options.authenticated,
+                "population": self.options.population,
+                "arrays": model.describe(),
+                **self.rule_options,
+            }
+        )
+        return setup
+
+    def _refuse_other_setup(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """An option that the checkpoint does not have is newer and had its default."""
+        for key in now:
+            if key in before and before[key] != now[key]:
+                difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
+                raise ConfigurationError(
+                    f"{self.options.folder} holds a checkpoint with {difference}; choose another "
+                    "folder, or set resume=False to start over there"
+                )
 
     def begin_again(self, arrays: ArrayRecord) -> None:
         """A second start. Without a folder it continues with what is in memory."""
@@ -109,8 +160,6 @@ class ServerRun:
         self.model.take(arrays)
         self.let_leave()
         self.store.round_begins()
-
-    # -- a round ------------------------------------------------------------------------------
 
     def make_round(self, number: int, reading: Reading, asked: Asked) -> Round:
         """What the replies tell the rule."""
@@ -156,9 +205,9 @@ class ServerRun:
     def take_step(self, step: Step, fresh: list[Reply]) -> None:
         """Take over the rule's new state, and move the model."""
         self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
-        for client, reason in list(step.diagnostics.dropped.items())[:1]:
-            more = len(step.diagnostics.dropped) - 1
-            others = f"; and {more} more, see clients.jsonl" if more else ""
+        if dropped := step.diagnostics.dropped:
+            (client, reason), *more = dropped.items()
+            others = f"; and {len(more)} more, see clients.jsonl" if more else ""
             log(WARNING, "fedsteer: %s was dropped: %s%s", client, reason, others)
         model = self.model
         if step.action == "move":
@@ -224,8 +273,6 @@ class ServerRun:
         }
         self.store.save(self.model.pack() | arrays, run | server)
 
-    # -- clients that leave -------------------------------------------------------------------
-
     def leave(self, names: Iterable[str], *, round_under_way: bool) -> None:
         """Remove clients between two rounds; before the first, once the state exists."""
         if not self.begun:
@@ -233,9 +280,15 @@ class ServerRun:
         elif round_under_way:
             self._leaving += self.identities.leavers(names, self.state.clients.members)
         else:
-            with self.store.opened():
+            between = self.store.records is None  # two starts: the files are closed
+            try:
+                if between:
+                    self.store.load()
                 self._leaving += names
                 self.let_leave(save=True)
+            finally:
+                if between:
+                    self.store.close()
 
     def let_leave(self, *, save: bool = False) -> None:
         """Remove the clients that were to leave, and `save` if there were any."""

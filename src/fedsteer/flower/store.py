@@ -8,26 +8,19 @@ no finished round is lost, and none is recorded twice.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import flwr
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.flower.metrics import accuracy_and_loss
-from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import plain
-from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, label_of, stream_file
-from fedsteer.rules import Rule
+from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
-TOO_LONG = {"arrays": "other arrays", "population": "another population"}
-"""Settings whose values are too long for an error message, in words."""
 EVALUATION = ("accuracy", "loss", "evaluation")
 """Columns of rounds.jsonl that come from the evaluation."""
 
@@ -62,7 +55,9 @@ class RunStore:
         if rows and self.pending is not None and rows[-1]["round"] == self.pending["round"]:
             # The run ended after the evaluation: keep the row, and its time if that was written.
             self.pending = None
-            offsets |= {name: self._complete_rows(name) for name in ("rounds", "timing")}
+            for name in ("rounds", "timing"):  # without a row that was cut short
+                content = (self.folder / stream_file(name)).read_bytes()
+                offsets[name] = content.rfind(b"\n") + 1
         records.rewind(offsets)
         return arrays, run
 
@@ -124,9 +119,9 @@ class RunStore:
         self.close_round()
         if self.records is None:
             return
-        rows = Run(self.records.folder).rows("rounds")
-        evaluations = [{key: row[key] for key in EVALUATION if key in row} for row in rows]
-        last: Row = next(filter(None, reversed(evaluations)), {})
+        last: Row = {}
+        for row in Run(self.records.folder).rows("rounds"):
+            last = {key: row[key] for key in EVALUATION if key in row} or last
         seconds = {"seconds": self.records.seconds}
         self.records.finish({"finished": True} | last | dict(totals) | seconds)
 
@@ -136,86 +131,17 @@ class RunStore:
             self.records.close()
             self.records = None
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Keep the files open, also between two starts."""
-        closed = self.records is None
-        try:
-            if closed:
-                self.load()
-            yield
-        finally:
-            if closed:
-                self.close()
-
-    def _complete_rows(self, stream: str) -> int:
-        """Length of a record file without a row that was cut short."""
-        assert self.folder is not None
-        return (self.folder / stream_file(stream)).read_bytes().rfind(b"\n") + 1
-
     def _open(self, folder: Path, patience: float) -> RecordWriter:
         """Open the folder. A ServerApp may outlive its SuperLink for a while, so wait for it."""
         self.records = self.records or RecordWriter(folder, patience)
         return self.records
 
 
-def rule_options(rule: Rule, sampling: bool) -> dict[str, Any]:
-    """The rule's options as the user gave them; for "sampling" the rule itself gets "known"."""
-    return asdict(rule.options) | ({"probabilities": SAMPLING} if sampling else {})
-
-
-def manifest(
-    rule: Rule, preset: str, options: StrategyOptions, sampling: bool, dim: int
-) -> dict[str, Any]:
-    """The content of manifest.json."""
-    return {
-        "rule": {
-            "label": label_of(f"{rule.name}:{preset}"),
-            "name": rule.name,
-            "preset": preset,
-            "options": rule_options(rule, sampling),
-        },
-        "seed": rule.options.seed,
-        "experiment": {
-            "name": options.experiment,
-            "title": "A Flower run",
-            "server": {"rate": options.server_rate, "method": options.server_optimiser},
-            "participation": {
-                "fraction_train": options.fraction_train,
-                "authenticated": options.authenticated,
-            },
-        },
-        "engine": {"name": "flower"},
-        "dim": dim,
-    }
-
-
-def describe_setup(
-    rule: Rule, options: StrategyOptions, sampling: bool, arrays: list[list[Any]]
-) -> dict[str, Any]:
-    """The settings that cannot change between two starts of a run."""
-    setup: dict[str, Any] = plain(
-        {
-            "rule": rule.name,
-            "server_optimiser": "sgd" if rule.own_rate else options.server_optimiser,
-            "authenticated": options.authenticated,
-            "population": options.population,
-            "arrays": arrays,
-            **rule_options(rule, sampling),
-        }
-    )
-    return setup
-
-
-def refuse_other_setup(before: Mapping[str, Any], now: Mapping[str, Any], folder: Any) -> None:
-    """Raise if a checkpoint belongs to another rule, model or options.
-
-    An option that the checkpoint does not have is newer and had its default.
-    """
-    for key in now:
-        if key in before and before[key] != now[key]:
-            difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
-            raise ConfigurationError(
-                f"{folder} holds a checkpoint with {difference}; choose another folder, or set "
-                "resume=False to start over there"
-            )
+def accuracy_and_loss(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Accuracy and loss, whatever exactly they are called (eval_acc, test-accuracy, ...)."""
+    found = {}
+    for key, part in (("accuracy", "acc"), ("loss", "loss")):
+        names = [name for name in metrics if part in name.lower()]
+        if names:
+            found[key] = float(metrics[key if key in names else names[0]])
+    return found

@@ -9,7 +9,7 @@ to disk (`store`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from logging import INFO, WARNING, getLogger
+from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -21,26 +21,33 @@ from fedsteer.flower.asking import (
     Asked,
     await_nodes,
     await_registration,
-    choose,
+    log,
     nodes_online,
     sample,
-    write_message,
     write_messages,
 )
 from fedsteer.flower.identity import ROUNDS_TO_MEET, client_name, nameless_hint, unmet_hint
-from fedsteer.flower.loop import EvaluateFunction, run_rounds
-from fedsteer.flower.metrics import data_points, rule_metrics, weighted_metrics
 from fedsteer.flower.options import SAMPLING, clients_named, from_run_config, split_options
-from fedsteer.flower.replies import Reading, Reply, leave_out_mistaken, read_replies
+from fedsteer.flower.replies import (
+    Reading,
+    Reply,
+    data_points,
+    leave_out_mistaken,
+    read_replies,
+    weighted_metrics,
+)
 from fedsteer.flower.run import ServerRun
 from fedsteer.rules import Diagnostics, make_rule
 
-log = getLogger("flwr").log
+COUNTS = ("active", "fresh", "dropped", "failed", "columns")
+SIZES = ("variance", "bound_factor", "delta_norm", "weight_sum")
+"""Columns of rounds.jsonl that are also train metrics."""
 OWN_STARTS = (
     "clients continue from models of their own: a wrapper that clips around the global model would "
     "cut them short"
 )
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class RuleStrategy(Strategy):
@@ -97,7 +104,7 @@ class RuleStrategy(Strategy):
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """As Flower's, but resume after the last finished round if there is a checkpoint."""
-        self._own_loop, self._timeout = True, timeout
+        self._own_loop, self._timeout = True, float(timeout)
         try:
             if self.run.begun:
                 self.run.begin_again(initial_arrays)
@@ -105,18 +112,73 @@ class RuleStrategy(Strategy):
                 self.run.begin(initial_arrays, resume=self.options.resume)
             self.run.let_leave(save=True)
             self.summary()
-            return run_rounds(
-                self,
+            return self._run_rounds(
                 grid,
-                num_rounds=num_rounds,
-                timeout=timeout,
-                train_config=ConfigRecord() if train_config is None else train_config,
-                evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-                evaluate_fn=evaluate_fn,
+                num_rounds,
+                ConfigRecord() if train_config is None else train_config,
+                ConfigRecord() if evaluate_config is None else evaluate_config,
+                evaluate_fn,
             )
         finally:
             self._asked = None
             self.run.store.close()
+
+    def _run_rounds(
+        self,
+        grid: Grid,
+        num_rounds: int,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: EvaluateFunction | None,
+    ) -> Result:
+        """Run the rounds that are left. If the last evaluation was cut short, repeat it first."""
+        run, store, result = self.run, self.run.store, Result()
+        result.arrays = run.model.record()
+
+        def ask(messages: Iterable[Message]) -> Iterable[Message]:
+            wanted = list(messages)
+            return grid.send_and_receive(wanted, timeout=self._timeout) if wanted else []
+
+        def evaluate_on_server(number: int) -> None:
+            found = None if evaluate_fn is None else evaluate_fn(number, result.arrays)
+            if found is not None:
+                log(INFO, "\t└──> evaluation by the server: %s", found)
+                result.evaluate_metrics_serverapp[number] = found
+                store.evaluated(found, "server")
+
+        def evaluate(number: int) -> None:
+            messages = self.configure_evaluate(number, result.arrays, evaluate_config, grid)
+            found = self.aggregate_evaluate(number, ask(messages))
+            if found is not None:
+                log(INFO, "\t└──> evaluation by clients: %s", found)
+                result.evaluate_metrics_clientapp[number] = found
+            evaluate_on_server(number)
+            store.close_round()
+
+        if run.number < num_rounds:
+            await_registration(grid, self.options)
+            store.reopen()
+        if run.number == 0:
+            evaluate_on_server(0)
+        else:
+            where = self.options.folder or "memory"
+            log(INFO, "fedsteer: resuming after round %s from %s", run.number, where)
+            if store.pending is not None:
+                evaluate(run.number)
+        for number in range(run.number + 1, num_rounds + 1):
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            messages = self.configure_train(number, result.arrays, train_config, grid)
+            arrays, metrics = self.aggregate_train(number, ask(messages))
+            result.arrays = result.arrays if arrays is None else arrays
+            if metrics is not None:
+                log(INFO, "\t└──> training: %s", metrics)
+                result.train_metrics_clientapp[number] = metrics
+            evaluate(number)
+        if run.number and not run.used:
+            hint = "no reply in %s rounds could be used: the model is the one that it began with"
+            log(WARNING, f"fedsteer: {hint}", run.number)
+        store.finish(run.totals.result(run.number, run.trained))
+        return result
 
     def leave(self, clients: Iterable[int | str]) -> None:
         """Remove clients for good, with all that is known of them; a stranger is an error.
@@ -148,12 +210,17 @@ class RuleStrategy(Strategy):
             available=sorted({clients[node] for node in sampled}),
             reachable=sorted(set(clients.values())),
         )
+        everyone, refreshed = set(requests.everyone), set(requests.refresh)
         config["server-round"] = server_round
         self._asked = asked = Asked(
             requests=requests,
             online=set(online),
             share=len(sampled) / max(len(online), 1),
-            clients=choose(clients, sampled, requests),
+            clients={
+                node: client
+                for node, client in clients.items()
+                if client in everyone and (node in sampled or client in refreshed)
+            },
         )
         write_messages(asked, arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
@@ -173,7 +240,7 @@ class RuleStrategy(Strategy):
             step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
         except RoundRefused as refusal:  # model and state stay as they are
             log(WARNING, "fedsteer: round %s was refused: %s", server_round, refusal)
-            reading.refused_by(refusal)
+            reading.failed.update({r.client: f"round refused: {refusal}" for r in reading.usable})
             diagnostics = Diagnostics(phase=self.rule.phase(run.state))
         else:
             diagnostics = step.diagnostics
@@ -185,7 +252,8 @@ class RuleStrategy(Strategy):
         arrays = run.end_round(server_round)
         # If the user's function raises, the round is finished and on disk.
         metrics = self.train_metrics([r.content for r in fresh], key) if fresh else MetricRecord()
-        metrics.update(rule_metrics(row))
+        for column in (*COUNTS, *SIZES):
+            metrics[f"fedsteer-{column.replace('_', '-')}"] = row[column]
         return arrays, metrics
 
     def configure_evaluate(
@@ -202,7 +270,7 @@ class RuleStrategy(Strategy):
             {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}
         )
         return [
-            write_message(content, node, MessageType.EVALUATE, self._timeout)
+            Message(content, node, MessageType.EVALUATE, ttl=self._timeout)
             for node in self._sample(clients, "evaluate", server_round)
         ]
 
