@@ -144,7 +144,7 @@ class Clients(Component):
         if not self.closed or round.sizes is not None:
             return {}
         reason = "is unknown, and its number of data points was not given: it cannot join"
-        return {int(i): reason for i in np.flatnonzero(old_sizes <= 0)}
+        return {i: reason for i, size in enumerate(old_sizes.tolist()) if size <= 0}
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""

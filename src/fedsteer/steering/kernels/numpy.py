@@ -57,30 +57,28 @@ def one_pass(
     squared_norms = np.zeros(count)
     gram = np.zeros((len(chosen), len(chosen)))
     delta_squared_norm = 0.0
-    # A bad client shows as a non-finite norm; the warnings on the way there say nothing more.
-    with np.errstate(invalid="ignore", over="ignore"):
-        for block in _blocks(dim, max(len(steer), len(chosen)) * count):
-            fresh = updates[:, block].astype(work, copy=False)
-            out = weigh @ fresh
-            if len(steer):
-                assert basis is not None
-                known = basis[:, block] if rows is None else basis[rows, block]
-                known = known.astype(work, copy=False)
-                products += known @ fresh.T
-                out += steer @ known
-            if base is not None:
-                out += base_scale * base[block]
-            # Halves, or a copy, keep NumPy from calling syrk, which is slower here than gemm.
-            if every:
-                gram[:half] += fresh[:half] @ fresh.T
-                gram[half:] += fresh[half:] @ fresh.T
-            else:
-                squared_norms += np.vecdot(fresh, fresh)
-                if len(chosen):
-                    part = fresh[chosen]
-                    gram += part @ part.copy().T
-            delta_squared_norm += float(out @ out)
-            delta[block] = out
+    for block in _blocks(dim, max(len(steer), len(chosen)) * count):
+        fresh = updates[:, block].astype(work, copy=False)
+        out = weigh @ fresh
+        if len(steer):
+            assert basis is not None
+            known = basis[:, block] if rows is None else basis[rows, block]
+            known = known.astype(work, copy=False)
+            products += known @ fresh.T
+            out += steer @ known
+        if base is not None:
+            out += base_scale * base[block]
+        # Halves, or a copy, keep NumPy from calling syrk, which is slower here than gemm.
+        if every:
+            gram[:half] += fresh[:half] @ fresh.T
+            gram[half:] += fresh[half:] @ fresh.T
+        else:
+            squared_norms += np.vecdot(fresh, fresh)
+            if len(chosen):
+                part = fresh[chosen]
+                gram += part @ part.copy().T
+        delta_squared_norm += float(out @ out)
+        delta[block] = out
     if delta.dtype != work and not np.isfinite(delta).all():  # too large for the narrower type
         delta_squared_norm = np.inf
     return Pass(

@@ -51,10 +51,10 @@ def _pieces(block: Tensor) -> Tensor:
 
 
 def _inner(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right.T in float64, from short pieces."""
+    """left @ right.T, summed in float64 from short pieces."""
     whole = left.shape[1] - left.shape[1] % PIECE
     if not whole:
-        return (left @ right.T).double()
+        return left @ right.T
     short = torch.bmm(_pieces(left[:, :whole]), _pieces(right[:, :whole]).mT)
     result = short.sum(dim=0, dtype=torch.float64)
     if whole < left.shape[1]:
@@ -79,7 +79,8 @@ def _wide(array: Rows) -> torch.dtype:
 
 
 def _beside(values: Floats | Integers, like: Rows, dtype: torch.dtype) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=like.device)
+    # NumPy casts a few numbers faster than torch.
+    return torch.from_numpy(values.astype(str(dtype).removeprefix("torch."))).to(like.device)
 
 
 def _host(array: Tensor) -> Floats:
@@ -125,10 +126,10 @@ def one_pass(
     every = np.array_equal(chosen, np.arange(count))
     core = _beside(chosen, updates, torch.int64)
 
-    # All sums in one tensor: only one copy has to wait for a GPU.
-    sizes = [width * count, count, len(chosen) ** 2, 1]
-    sums = torch.zeros(sum(sizes), dtype=torch.float64, device=updates.device)
-    products, squares, gram, length = sums.split(sizes)
+    products = np.zeros((width, count))
+    squared_norms = np.zeros(count)
+    gram = np.zeros((len(chosen), len(chosen)))
+    delta_squared_norm = 0.0
     delta = torch.empty(dim, dtype=work, device=updates.device)
     with exact_products(updates):
         for block in _blocks(updates):
@@ -137,29 +138,25 @@ def one_pass(
             if width:
                 assert basis is not None
                 known = (basis[:, block] if picked is None else basis[picked, block]).to(work)
-                products += _inner(known, fresh).flatten()
+                products += _inner(known, fresh).numpy(force=True)
                 out.addmv_(known.T, steer)
             if base is not None:
                 out += base_scale * base[block]
             if not every:
-                squares += _squares(fresh)
+                squared_norms += _squares(fresh).numpy(force=True)
             if len(chosen):
                 part = fresh if every else fresh[core]
-                gram += _inner(part, part).flatten()
-            length += torch.dot(out, out)
+                gram += _inner(part, part).numpy(force=True)
+            delta_squared_norm += float(torch.dot(out, out))
     narrow = delta.to(_wide(updates))
-    if narrow.dtype != work:  # finite numbers may have become infinite
-        length += torch.where(narrow.isfinite().all(), 0.0, torch.inf)
-    found_products, found_squares, found_gram, found_length = np.split(
-        _host(sums), np.cumsum(sizes[:-1])
-    )
-    gram_matrix = found_gram.reshape(len(chosen), len(chosen))
+    if narrow.dtype != work and not narrow.isfinite().all():  # too large for the narrower type
+        delta_squared_norm = np.inf
     return Pass(
         delta=narrow,
-        products=found_products.reshape(width, count),
-        squared_norms=gram_matrix.diagonal().copy() if every else found_squares,
-        gram=gram_matrix,
-        delta_squared_norm=float(found_length[0]),
+        products=products,
+        squared_norms=gram.diagonal().copy() if every else squared_norms,
+        gram=gram,
+        delta_squared_norm=delta_squared_norm,
     )
 
 
