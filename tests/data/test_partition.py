@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 
 from fedsteer.data import (
     PARTITIONS,
+    Dirichlet,
+    Iid,
+    LabelGroups,
     Partition,
-    dirichlet,
-    iid,
-    label_groups,
+    Shards,
     load,
-    shards,
     who_holds_what,
 )
 from fedsteer.data.partition import partition_of
@@ -24,6 +25,28 @@ from fedsteer.participation import group_probabilities
 
 EMNIST_LIKE = np.repeat(np.arange(47), 786)
 DIGITS_LIKE = np.arange(900) % 10
+
+
+def label_groups(labels: np.ndarray, *, seed: int, **options: Any) -> Partition:
+    """By the paper's numbers if no others are given."""
+    return LabelGroups(**{"points": 100} | options).divide(labels, seed)
+
+
+def dirichlet(labels: np.ndarray, clients: int, *, seed: int, **options: Any) -> Partition:
+    return Dirichlet(clients=clients, **options).divide(labels, seed)
+
+
+def shards(labels: np.ndarray, clients: int, *, seed: int, **options: Any) -> Partition:
+    return Shards(clients=clients, **options).divide(labels, seed)
+
+
+def iid(labels: np.ndarray, clients: int, *, seed: int, **options: Any) -> Partition:
+    return Iid(clients=clients, **options).divide(labels, seed)
+
+
+def labels_held(partition: Partition, labels: np.ndarray) -> list[np.ndarray]:
+    """The labels of each client's points."""
+    return [np.flatnonzero(row) for row in who_holds_what(partition, labels)]
 
 
 def assert_sound(partition: Partition, labels: np.ndarray, *, disjoint: bool) -> None:
@@ -36,8 +59,8 @@ def assert_sound(partition: Partition, labels: np.ndarray, *, disjoint: bool) ->
     table = who_holds_what(partition, labels)
     assert table.shape == (partition.clients, labels.max() + 1)
     np.testing.assert_array_equal(table.sum(axis=1), partition.sizes)
-    for row, held in zip(table, partition.labels, strict=True):
-        np.testing.assert_array_equal(np.flatnonzero(row), held)
+    for row, own in zip(table, partition.indices, strict=True):
+        np.testing.assert_array_equal(np.flatnonzero(row), np.unique(labels[own]))
 
 
 def same(one: Partition, other: Partition) -> bool:
@@ -64,9 +87,10 @@ def test_the_papers_numbers(gamma: float, common: int, rare: int) -> None:
 
 def test_half_of_the_groups_labels() -> None:
     partition = label_groups(EMNIST_LIKE, points=80, labels_per_client=0.5, seed=0)
-    held = {(int(g), len(own)) for g, own in zip(partition.group, partition.labels, strict=True)}
+    labels = labels_held(partition, EMNIST_LIKE)
+    held = {(int(g), len(own)) for g, own in zip(partition.group, labels, strict=True)}
     assert held == {(0, 11), (1, 12)}
-    assert len({tuple(own) for own in partition.labels}) > 50  # drawn for each client
+    assert len({tuple(own) for own in labels}) > 50  # drawn for each client
 
 
 def test_point_counts_survive_floating_point() -> None:
@@ -147,7 +171,7 @@ def test_label_groups_invariants(
     except ConfigurationError:
         assume(False)
     assert_sound(partition, labels, disjoint=not replace)
-    for held, rare in zip(partition.labels, partition.group, strict=True):
+    for held, rare in zip(labels_held(partition, labels), partition.group, strict=True):
         assert (held >= 3).all() if rare else (held < 3).all()
     assert same(partition, label_groups(labels, seed=seed, **options))  # type: ignore[arg-type]
 
@@ -156,20 +180,19 @@ def test_label_groups_invariants(
 @given(
     clients=st.integers(1, 40),
     alpha=st.floats(0.01, 100),
-    minimum=st.integers(1, 5),
     seed=st.integers(0, 2**31),
 )
-def test_dirichlet_invariants(clients: int, alpha: float, minimum: int, seed: int) -> None:
+def test_dirichlet_invariants(clients: int, alpha: float, seed: int) -> None:
     labels = np.random.default_rng(0).integers(0, 5, 400)
-    partition = dirichlet(labels, clients, alpha, seed=seed, minimum=minimum)
+    partition = dirichlet(labels, clients, alpha=alpha, seed=seed)
     assert_sound(partition, labels, disjoint=True)
-    assert partition.sizes.sum() == 400 and partition.sizes.min() >= minimum
-    assert same(partition, dirichlet(labels, clients, alpha, seed=seed, minimum=minimum))
+    assert partition.sizes.sum() == 400 and partition.sizes.min() >= 1
+    assert same(partition, dirichlet(labels, clients, alpha=alpha, seed=seed))
 
 
 def test_alpha_is_a_dial() -> None:
     def largest_share(alpha: float, **options: int | bool) -> float:
-        partition = dirichlet(EMNIST_LIKE % 10, 50, alpha, seed=0, **options)  # type: ignore[arg-type]
+        partition = dirichlet(EMNIST_LIKE % 10, 50, alpha=alpha, seed=0, **options)
         table = who_holds_what(partition, EMNIST_LIKE % 10)
         return float((table.max(axis=1) / table.sum(axis=1)).mean())
 
@@ -182,7 +205,9 @@ def test_no_place_among_the_clients_gains_by_rounding() -> None:
     labels, tries = DIGITS_LIKE, 200
     held = np.zeros(30)
     for seed in range(tries):
-        held += [len(own) for own in dirichlet(labels, 30, 0.05, seed=seed).labels]
+        held += [
+            len(own) for own in labels_held(dirichlet(labels, 30, alpha=0.05, seed=seed), labels)
+        ]
     mean, spread = held / tries, held.std() / tries
     assert abs(mean[0] - mean.mean()) < 4 * spread and abs(mean[-1] - mean.mean()) < 4 * spread
     assert spread < 0.15
@@ -190,7 +215,7 @@ def test_no_place_among_the_clients_gains_by_rounding() -> None:
 
 def test_shared_dirichlet_takes_from_other_labels_what_one_cannot_give() -> None:
     labels = np.arange(40) % 4
-    partition = dirichlet(labels, 20, 0.01, points=35, seed=0, replace=True)
+    partition = dirichlet(labels, 20, alpha=0.01, points=35, seed=0, replace=True)
     assert_sound(partition, labels, disjoint=False)
     assert set(partition.sizes) == {35}
 
@@ -199,20 +224,22 @@ def test_shared_dirichlet_takes_from_other_labels_what_one_cannot_give() -> None
 @given(clients=st.integers(1, 30), each=st.integers(1, 6), seed=st.integers(0, 2**31))
 def test_shards_invariants(clients: int, each: int, seed: int) -> None:
     labels = np.random.default_rng(0).integers(0, 5, 400)
-    partition = shards(labels, clients, each, seed=seed)
+    partition = shards(labels, clients, shards_per_client=each, seed=seed)
     assert_sound(partition, labels, disjoint=True)
     assert partition.sizes.sum() == 400
-    limited = shards(labels, clients, each, points=each * 2, seed=seed)
+    limited = shards(labels, clients, shards_per_client=each, points=each * 2, seed=seed)
     assert_sound(limited, labels, disjoint=True)
     assert set(limited.sizes) == {each * 2}
-    shared = shards(labels, clients, each, points=each * 5, seed=seed, replace=True)
+    shared = shards(
+        labels, clients, shards_per_client=each, points=each * 5, seed=seed, replace=True
+    )
     assert_sound(shared, labels, disjoint=False)
     assert set(shared.sizes) == {each * 5}
 
 
 def test_shards_hold_few_labels() -> None:
-    partition = shards(np.arange(6000) % 10, 100, 2, seed=0)
-    assert max(len(held) for held in partition.labels) <= 2
+    partition = shards(np.arange(6000) % 10, 100, seed=0)
+    assert max(len(held) for held in labels_held(partition, np.arange(6000) % 10)) <= 2
 
 
 @settings(max_examples=30, deadline=None)
@@ -223,7 +250,7 @@ def test_iid_invariants(clients: int, points: int, seed: int) -> None:
     assert_sound(everything, labels, disjoint=True)
     assert everything.sizes.sum() == 400 and np.ptp(everything.sizes) <= 1
     for replace in (False, True):
-        partition = iid(labels, clients, points, seed=seed, replace=replace)
+        partition = iid(labels, clients, points=points, seed=seed, replace=replace)
         assert_sound(partition, labels, disjoint=not replace)
         assert set(partition.sizes) == {points}
 
@@ -231,26 +258,25 @@ def test_iid_invariants(clients: int, points: int, seed: int) -> None:
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: dirichlet(DIGITS_LIKE, 10, 0.0, seed=0),
-        lambda: dirichlet(DIGITS_LIKE, 10, float("nan"), seed=0),
-        lambda: dirichlet(DIGITS_LIKE, 10, 1e308, seed=0),
-        lambda: dirichlet(DIGITS_LIKE, 10, minimum=0, seed=0),
-        lambda: dirichlet(DIGITS_LIKE, 10, minimum=91, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, alpha=0.0, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, alpha=float("nan"), seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 10, alpha=1e308, seed=0),
+        lambda: dirichlet(DIGITS_LIKE, 901, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, points=5, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, replace=True, seed=0),
         lambda: dirichlet(DIGITS_LIKE, 10, points=901, replace=True, seed=0),
-        lambda: shards(DIGITS_LIKE, 10, 0, seed=0),
-        lambda: shards(DIGITS_LIKE, 451, 2, seed=0),
-        lambda: shards(DIGITS_LIKE, 10, 2, points=7, seed=0),
-        lambda: shards(DIGITS_LIKE, 10, 2, points=92, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, shards_per_client=0, seed=0),
+        lambda: shards(DIGITS_LIKE, 451, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, points=7, seed=0),
+        lambda: shards(DIGITS_LIKE, 10, points=92, seed=0),
         lambda: shards(DIGITS_LIKE, 10, replace=True, seed=0),
         lambda: iid(DIGITS_LIKE, 901, seed=0),
-        lambda: iid(DIGITS_LIKE, 10, 91, seed=0),
-        lambda: iid(DIGITS_LIKE, 10, 0, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, points=91, seed=0),
+        lambda: iid(DIGITS_LIKE, 10, points=0, seed=0),
         lambda: iid(DIGITS_LIKE, 10, replace=True, seed=0),
         lambda: iid(DIGITS_LIKE, 10, seed=-1),
-        lambda: partition_of([np.array([0]), np.array([], int)], DIGITS_LIKE),
-        lambda: partition_of([np.array([0])], DIGITS_LIKE, np.array([1])),
+        lambda: partition_of([np.array([0]), np.array([], int)]),
+        lambda: partition_of([np.array([0])], np.array([1])),
     ],
 )
 def test_refused_in_one_line(refused: object) -> None:
@@ -277,10 +303,10 @@ def test_ten_thousand_clients_share_the_digits() -> None:
     labels = load("digits").train_labels
     began = time.perf_counter()
     partitions = [
-        label_groups(labels, 10_000, points=20, seed=0, replace=True),
+        label_groups(labels, clients=10_000, points=20, seed=0, replace=True),
         dirichlet(labels, 10_000, points=20, seed=0, replace=True),
         shards(labels, 10_000, points=20, seed=0, replace=True),
-        iid(labels, 10_000, 20, seed=0, replace=True),
+        iid(labels, 10_000, points=20, seed=0, replace=True),
     ]
     assert time.perf_counter() - began < 15  # about 2 s on two cores
     for partition in partitions:
@@ -293,9 +319,10 @@ def test_ten_thousand_clients_share_the_digits() -> None:
 @pytest.mark.parametrize(("clients", "gamma"), [(10, 0.9), (10, 0.7), (7, 0.5)])
 def test_label_groups_without_points_take_what_both_have(clients: int, gamma: float) -> None:
     labels = np.repeat(np.arange(4), [400, 300, 200, 500])
-    found = label_groups(labels, clients, gamma, None, seed=0)
+    found = label_groups(labels, clients=clients, gamma=gamma, points=None, seed=0)
     used = np.concatenate(found.indices)
     assert len(used) == len(set(used.tolist()))
     most = round(np.mean([len(own) for own in found.indices]))
+    points = int(1.1 * most) + 2
     with pytest.raises(ConfigurationError):
-        label_groups(labels, clients, gamma, int(1.1 * most) + 2, seed=0)
+        label_groups(labels, clients=clients, gamma=gamma, points=points, seed=0)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedsteer.data import digits, label_groups
+from fedsteer.data import LabelGroups, digits
 from fedsteer.draws import generator
 from fedsteer.participation import group_probabilities
 
@@ -24,7 +24,8 @@ def make_model(seed: int = 0) -> nn.Module:
 def partitions(clients: int, gamma: float, points: int, seed: int) -> list[tuple[Tensor, Tensor]]:
     """Images and labels of every client: common digits for most, rare ones for a few."""
     images, labels = digits().train()
-    split = label_groups(digits().train_labels, clients, gamma, points, seed=seed)
+    options = LabelGroups(clients=clients, gamma=gamma, points=points)
+    split = options.divide(digits().train_labels, seed)
     flat = images.reshape(len(images), -1)
     return [
         (torch.as_tensor(flat[rows]), torch.as_tensor(np.asarray(labels)[rows]))

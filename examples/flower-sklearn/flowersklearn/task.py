@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import SGDClassifier
 
-from fedsteer.data import digits, dirichlet
+from fedsteer.data import Dirichlet, digits
 from fedsteer.draws import generator
 
 Weights = list[NDArray[np.float64]]
@@ -23,7 +23,7 @@ def partition(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The digits of one client, with skewed labels."""
     images, labels = digits().train()
-    rows = dirichlet(labels, clients, 0.3, seed=seed).indices[client]
+    rows = Dirichlet(clients=clients, alpha=0.3).divide(labels, seed).indices[client]
     return images[rows].reshape(len(rows), -1).astype(np.float64), labels[rows]
 
 

@@ -106,7 +106,7 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
     )
     points = np.arange(len(work.labels))
     held = [points[work.own(client)] for client in range(workload.clients)]
-    partition = partition_of(held, work.labels)
+    partition = partition_of(held)
     odds = np.full(workload.clients, workload.cohort / workload.clients)
     world = replace(
         build_world(experiment, 0),

@@ -7,7 +7,7 @@
     dataset              `Dataset`: images and labels, scaled to [0, 1] on request
     files, formats       unpacking and verifying files; IDX, CIFAR binary, index lists
     partition            `Partition`, `PartitionOptions`, `who_holds_what`
-    partition_*          `label_groups` (the paper's), `dirichlet`, `shards`, `iid`
+    partition_*          `LabelGroups` (the paper's), `Dirichlet`, `Shards`, `Iid`
 
 Everything is NumPy; scikit-learn and pooch are imported by the functions that need them.
 """
@@ -18,10 +18,10 @@ from fedsteer.data.embedded import digits, made
 from fedsteer.data.fetching import fetch
 from fedsteer.data.loading import CheckReport, check, load
 from fedsteer.data.partition import Partition, PartitionOptions, who_holds_what
-from fedsteer.data.partition_dirichlet import DirichletOptions, dirichlet
-from fedsteer.data.partition_groups import LabelGroupsOptions, label_groups
-from fedsteer.data.partition_iid import IidOptions, iid
-from fedsteer.data.partition_shards import ShardsOptions, shards
+from fedsteer.data.partition_dirichlet import Dirichlet
+from fedsteer.data.partition_groups import LabelGroups
+from fedsteer.data.partition_iid import Iid
+from fedsteer.data.partition_shards import Shards
 
 __all__ = [
     "CATALOGUE",
@@ -29,22 +29,21 @@ __all__ = [
     "PARTITIONS",
     "CheckReport",
     "Dataset",
+    "Dirichlet",
+    "Iid",
+    "LabelGroups",
     "Partition",
     "PartitionOptions",
+    "Shards",
     "check",
     "digits",
-    "dirichlet",
     "fetch",
-    "iid",
-    "label_groups",
     "load",
     "made",
-    "shards",
     "who_holds_what",
 ]
 
 PARTITIONS: dict[str, type[PartitionOptions]] = {
-    options.kind: options
-    for options in (LabelGroupsOptions, DirichletOptions, ShardsOptions, IidOptions)
+    options.kind: options for options in (LabelGroups, Dirichlet, Shards, Iid)
 }
 """`partition.kind` -> its options. A new partition is entered here."""

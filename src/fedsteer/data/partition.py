@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer import draws
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import check_options, option
 
@@ -26,21 +27,17 @@ DIVIDE_ALL = "points=None (partition.points=none) divides all data"
 class Partition:
     """The training points of every client, and the group its data puts it in.
 
-    Client i holds the points `indices[i]`, which carry the labels `labels[i]` (sorted, each once),
-    and belongs to the group `group_names[group[i]]`.
+    Client i holds the points `indices[i]` and belongs to the group `group_names[group[i]]`.
     """
 
     indices: tuple[Indices, ...]
-    labels: tuple[Indices, ...]
     group: Indices
     group_names: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not len(self.indices) == len(self.labels) == len(self.group) > 0:
-            raise ConfigurationError("a partition needs points, labels and a group for each client")
         if self.sizes.min() == 0:
             raise ConfigurationError(f"client {self.sizes.argmin()} would hold no points")
-        if self.group.min() < 0 or self.group.max() >= len(self.group_names):
+        if self.group.max() >= len(self.group_names):
             raise ConfigurationError("a client belongs to a group without a name")
 
     @property
@@ -67,71 +64,73 @@ class PartitionOptions(ABC):
     def __post_init__(self) -> None:
         check_options(self, "partition.")
 
+    def divide(self, labels: NDArray[np.integer], seed: int) -> Partition:
+        """The training points of every client; `labels` are those of the whole training set.
+
+        Clients share no points unless `replace` is set; each client's own points are distinct.
+        """
+        if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
+            raise ConfigurationError("labels must be a non-empty one-dimensional array of integers")
+        if labels.min() < 0:
+            raise ConfigurationError(f"labels must not be negative, got {labels.min()}")
+        if seed < 0:
+            raise ConfigurationError(f"seed must not be negative, got {seed}")
+        rng = draws.generator(seed, f"partition {self.kind.replace('-', ' ')}")
+        return self.draw(labels.astype(np.int64, copy=False), rng)
+
     @abstractmethod
-    def divide(self, labels: Indices, seed: int) -> Partition:
-        """The training points of every client; `labels` are those of the whole training set."""
+    def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
+        """What `divide` returns; all draws come from `rng`."""
 
     def label_groups(self, classes: int) -> dict[str, list[int]]:
         """Named groups of labels whose accuracy is reported apart, if the kind has any."""
         return {}
 
+    def points_to_share(self, available: int) -> int:
+        """`points`, which must be set if clients share points, of those available."""
+        if self.points is None:
+            raise ConfigurationError(
+                "replace=True needs points (partition.points), the number each client draws"
+            )
+        if self.points > available:
+            raise ConfigurationError(f"points must be in 1..{available}, got {self.points}")
+        return self.points
+
+    def check_enough(self, each: int, available: int) -> None:
+        """Refuse if clients who share no points cannot have `each` or more of those available."""
+        if self.clients * each > available:
+            instead = "" if self.points is None else f"{DIVIDE_ALL}, "
+            raise ConfigurationError(
+                f"{self.clients} clients need {self.clients * each} points or more, "
+                f"the data has {available}; {instead}{LET_SHARE}"
+            )
+
 
 def partition_of(
     indices: Sequence[Indices],
-    labels: Indices,
     group: Indices | None = None,
     group_names: tuple[str, ...] = ("everybody",),
 ) -> Partition:
-    """A partition from the points of each client; `labels` are those of the whole training set."""
+    """A partition from the points of each client."""
     if group is None:
         group = np.zeros(len(indices), dtype=np.int64)
-    held = _counts(indices, labels) > 0
-    owners, kinds = np.nonzero(held)
-    per_client = np.split(kinds, np.searchsorted(owners, np.arange(1, len(indices))))
-    return Partition(
-        indices=tuple(indices), labels=tuple(per_client), group=group, group_names=group_names
-    )
+    return Partition(indices=tuple(indices), group=group, group_names=group_names)
 
 
 def who_holds_what(partition: Partition, labels: Indices) -> Indices:
     """How many points of each class each client holds, as (clients, classes)."""
-    return _counts(partition.indices, labels)
+    classes = int(labels.max()) + 1
+    owners = np.repeat(np.arange(partition.clients), partition.sizes)
+    cells = owners * classes + labels[np.concatenate(partition.indices)]
+    return np.bincount(cells, minlength=partition.clients * classes).reshape(-1, classes)
 
 
-def checked_labels(labels: NDArray[np.integer], clients: int, seed: int) -> Indices:
-    """Check the arguments that every partition function takes."""
-    if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-        raise ConfigurationError("labels must be a non-empty one-dimensional array of integers")
-    if labels.min() < 0:
-        raise ConfigurationError(f"labels must not be negative, got {labels.min()}")
-    if clients < 1:
-        raise ConfigurationError(f"clients must be at least 1, got {clients}")
-    if seed < 0:
-        raise ConfigurationError(f"seed must not be negative, got {seed}")
-    return labels.astype(np.int64, copy=False)
-
-
-def checked_points(points: int | None, replace: bool, available: int) -> None:
-    """Check `points` per client of `available` ones; they are needed if clients share points."""
-    if points is None:
-        if replace:
-            raise ConfigurationError(
-                "replace=True needs points (partition.points), the number each client draws"
-            )
-    elif not 1 <= points <= available:
-        raise ConfigurationError(f"points must be in 1..{available}, got {points}")
-
-
-def spread_evenly(
-    points: int, room: Indices, used: Indices, rng: np.random.Generator
-) -> Indices | None:
-    """Divide `points` over labels as evenly as their `room` allows; None if it is too small.
+def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Generator) -> Indices:
+    """Divide `points` over labels as evenly as their `room`, which must suffice, allows.
 
     Odd points go to the labels least `used` so far, in random order among equals, so over many
     clients all labels are used equally.
     """
-    if points > room.sum():
-        return None
     quota = np.zeros_like(room)
     while points:
         unfilled = np.flatnonzero(quota < room)
@@ -155,10 +154,3 @@ def draw_distinct(
             if count
         ]
     )
-
-
-def _counts(indices: Sequence[Indices], labels: Indices) -> Indices:
-    classes = int(labels.max()) + 1
-    owners = np.repeat(np.arange(len(indices)), [len(own) for own in indices])
-    cells = owners * classes + labels[np.concatenate(indices)]
-    return np.bincount(cells, minlength=len(indices) * classes).reshape(-1, classes)
