@@ -271,9 +271,9 @@ def test_raster_of_many_clients_and_rounds_is_thinned(tmp_path: Path) -> None:
 
 
 def test_thinning_keeps_both_ends() -> None:
-    kept = thinned(1000, 200)
+    kept = thinned(range(1000), 200)
     assert len(kept) == 200 and kept[0] == 0 and kept[-1] == 999
-    assert thinned(3, 200) == [0, 1, 2]
+    assert thinned(range(3), 200) == [0, 1, 2]
 
 
 def test_curve_is_the_mean_over_seeds(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ thinned to what an eye can tell apart.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from fedsteer.records import Run
 from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import estimate
 
+Item = TypeVar("Item")
 CURVE_POINTS = 200
 VARIANCE_POINTS = 75
 EVENT_POINTS = 300
@@ -29,11 +30,10 @@ def rounded(value: float | None, digits: int = 4) -> float | int | None:
     return int(short) if short == int(short) else short
 
 
-def thinned(count: int, most: int) -> list[int]:
-    """At most `most` indices spread evenly over range(count), first and last among them."""
-    if count <= most:
-        return list(range(count))
-    return [int(index) for index in np.unique(np.linspace(0, count - 1, most).round())]
+def thinned(items: Sequence[Item], most: int) -> list[Item]:
+    """At most `most` items spread evenly over all, first and last among them."""
+    places = np.linspace(0, len(items) - 1, min(len(items), most)).round()
+    return [items[int(place)] for place in places]
 
 
 def watched(run: Run) -> tuple[list[str], NDArray[Any]] | None:
@@ -63,8 +63,7 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
                 evaluated.setdefault(int(moment), []).append(row | {"sent": sent})
     if not evaluated:
         return None
-    order = sorted(evaluated)
-    kept = [order[index] for index in thinned(len(order), CURVE_POINTS)]
+    kept = thinned(sorted(evaluated), CURVE_POINTS)
     rows = [evaluated[moment] for moment in kept]
     names = dict.fromkeys(
         name for seeds in rows for row in seeds for name in look(row, "group_accuracy") or ()
@@ -107,10 +106,10 @@ def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:
     acted = sorted((moment, factor) for moment, factor in pairs if factor < 1)
     if not acted:
         return None
-    kept = [acted[index] for index in thinned(len(acted), EVENT_POINTS)]
+    moments, factors = zip(*thinned(acted, EVENT_POINTS), strict=True)
     return {
-        "x": [moment for moment, _ in kept],
-        "y": [rounded(factor, 3) for _, factor in kept],
+        "x": moments,
+        "y": [rounded(factor, 3) for factor in factors],
         "acted": len(acted),
         "rounds": len(pairs),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from math import inf
 
 from fedsteer.records import Run
 from fedsteer.report.entries import look, number
@@ -21,10 +22,16 @@ def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
         *_common(runs, "fedsteer {}", "version"),
         *_common(runs, "Python {}", "environment", "python"),
         *_common(runs, "torch {}", "environment", "torch"),
-        *_machine(runs),
-        *_time(runs),
     ]
-    return "\n\n".join([*([block] if block else []), markdown(", ".join(facts)) + "."])
+    for device in dict.fromkeys(look(run.manifest, "environment", "device") for run in runs):
+        if device == "cpu":
+            facts += _common(runs, "{} CPU cores", "environment", "cores")
+        elif device is not None:
+            facts.append(str(device))
+    if times := _times(runs):
+        facts.append(_sittings(times))
+    words = markdown(", ".join(facts)) + "."
+    return f"{block}\n\n{words}" if block else words
 
 
 def ran_alone(runs: Sequence[Run]) -> bool:
@@ -51,30 +58,15 @@ def _common(runs: Sequence[Run], form: str, *keys: str) -> list[str]:
     return [form.format(" and ".join(sorted(known)))] if known else []
 
 
-def _machine(runs: Sequence[Run]) -> list[str]:
-    found = []
-    for device in dict.fromkeys(look(run.manifest, "environment", "device") for run in runs):
-        if device == "cpu":
-            found += _common(runs, "{} CPU cores", "environment", "cores")
-        elif device is not None:
-            found.append(str(device))
-    return found
-
-
-def _time(runs: Sequence[Run]) -> list[str]:
+def _sittings(times: Sequence[tuple[float, float]]) -> str:
     """From the first start to the last end without pauses, since runs share a machine."""
-    sittings: list[list[float]] = []
-    for began, ended in _times(runs) or ():
-        if sittings and began < sittings[-1][1] + PAUSE:
-            sittings[-1][1] = max(sittings[-1][1], ended)
-        else:
-            sittings.append([began, ended])
-    if not sittings:
-        return []
-    whole = duration(sum(ended - began for began, ended in sittings))
-    if len(sittings) == 1:
-        return [f"{whole} from the first start to the last end"]
-    return [f"{whole} in {len(sittings)} sittings"]
+    until, spent, sittings = -inf, 0.0, 0
+    for began, ended in times:
+        sittings += began >= until + PAUSE
+        spent += max(ended - (began if began >= until + PAUSE else until), 0.0)
+        until = max(until, ended)
+    where = "from the first start to the last end" if sittings == 1 else f"in {sittings} sittings"
+    return f"{duration(spent)} {where}"
 
 
 def _times(runs: Sequence[Run]) -> list[tuple[float, float]] | None:

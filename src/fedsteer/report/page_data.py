@@ -138,9 +138,9 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     ]
     if len(rounds) != len(values) or None in rounds:
         rounds = [float(moment) for moment in range(1, len(values) + 1)]
-    kept = thinned(len(values), COORDINATE_ROUNDS)
+    kept = thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
-    for client in thinned(values.shape[1], WATCHED):
+    for client in thinned(range(values.shape[1]), WATCHED):
         picture = values[kept, client, :COORDINATES].astype(float).T  # (k, rounds)
         largest = float(np.max(np.abs(picture), where=np.isfinite(picture), initial=0.0))
         if not largest:
@@ -204,7 +204,7 @@ def _holds(run: Run) -> dict[str, Any] | None:
         return None
     classes = min(max(map(len, table)), CLASSES)
     order = [client for client in client_order(run.manifest) if int(client) < len(table)]
-    kept = [order[index] for index in thinned(len(order), RASTER_CLIENTS)]
+    kept = thinned(order, RASTER_CLIENTS)
     rows = [[int(number(value) or 0) for value in table[int(client)][:classes]] for client in kept]
     if not any(map(any, rows)):
         return None

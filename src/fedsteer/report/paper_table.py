@@ -6,12 +6,12 @@ paper they are: `title`, `about`, `commands`, `figure` and `paper`, the publishe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.report.entries import Entry, gather, in_order, number
+from fedsteer.report.entries import gather, in_order, number
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate, height
 from fedsteer.report.summary import Row, Summary, summarise
@@ -38,22 +38,12 @@ ALWAYS = ("experiment", "rule", "ours %")
 
 @dataclass(frozen=True)
 class Line:
-    """One rule in one experiment."""
+    """One rule in one experiment. `row` is that of the chosen setting, if it had several."""
 
     row: Row
     label: str
     paper: float | None
-    chosen: str  # the setting that was chosen, if the rule was run under several
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One rule under several settings, of which the paper has one line."""
-
-    experiment: str
-    name: str
-    best: str
-    settings: tuple[tuple[str, Estimate, Estimate | None], ...]  # label, held-out and test accuracy
+    held_out: Mapping[str, Estimate]  # setting -> accuracy that it was chosen by
 
 
 def paper_table_markdown(
@@ -65,7 +55,7 @@ def paper_table_markdown(
     """
     known = list(runs)
     summary = summarise(known)
-    lines, choices = lines_of(known, summary, paper_table.get("paper") or {})
+    lines = lines_of(known, summary, paper_table.get("paper") or {})
     rows = [_cells(line, summary) for line in lines]
     shown = {heading for row in rows for heading, cell in row.items() if cell != MISSING}
     kept = [heading for heading in rows[0] if heading in shown.union(ALWAYS)]
@@ -74,7 +64,7 @@ def paper_table_markdown(
         f"# {markdown(str(paper_table.get('title', 'Results')))}",
         str(paper_table.get("about", "")),
         table(kept, [[row[heading] for heading in kept] for row in rows], ALWAYS[:2]),
-        *map(_choice_words, choices),
+        *(_choice(line, summary) for line in lines if line.held_out),
         numbers,
         markdown(" ".join(words for heading, words in notes if heading in kept)),
         origin(known, [str(command) for command in paper_table.get("commands", ())]),
@@ -82,32 +72,37 @@ def paper_table_markdown(
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def lines_of(
-    runs: Iterable[Run], summary: Summary, published: Published
-) -> tuple[list[Line], list[Choice]]:
+def lines_of(runs: Iterable[Run], summary: Summary, published: Published) -> list[Line]:
     """Every rule in every experiment, best of ours first, experiments in the paper's order.
 
     Labels such as "fedstale-0.7" are one rule under several settings. The paper has one line for
-    them; ours is the setting with the best accuracy on held-out training images.
+    them; ours is the setting with the best accuracy on images that are neither trained on nor in
+    the test set. Without such images nothing is chosen and every setting keeps its own line.
     """
-    entries = gather(runs)
-    rows = {(row.experiment, row.label): row for row in summary.rows}
+    held_out = {
+        (entry.experiment, entry.label): estimate(
+            number(run.result, "held_out_accuracy") for run in entry.counted
+        )
+        for entry in gather(runs)
+    }
     lines: list[Line] = []
-    choices: list[Choice] = []
-    for experiment in in_order(sorted({entry.experiment for entry in entries}), published):
-        here = [entry for entry in entries if entry.experiment == experiment]
+    for experiment in in_order(sorted(set(summary.experiments)), published):
+        rows = {row.label: row for row in summary.rows if row.experiment == experiment}
         paper = published.get(experiment, {})
-        made = [choice for name in paper if (choice := _choice(name, here)) is not None]
-        choices += made
-        hidden = {label for choice in made for label, _, _ in choice.settings}
-        chosen = {entry.label: "" for entry in here if entry.label not in hidden}
-        chosen |= {choice.name: choice.best for choice in made}
-        found = [
-            Line(row=rows[experiment, best or name], label=name, paper=paper.get(name), chosen=best)
-            for name, best in chosen.items()
-        ]
-        lines += sorted(found, key=lambda line: (-height(line.row.accuracy), line.label))
-    return lines, choices
+        found = {
+            label: Line(row=row, label=label, paper=paper.get(label), held_out={})
+            for label, row in rows.items()
+        }
+        for name in set(paper) - set(rows):
+            family = sorted(label for label in rows if label.startswith(f"{name}-"))
+            known = {label: one for label in family if (one := held_out[experiment, label])}
+            if family and len(known) == len(family):
+                best = rows[max(known, key=lambda label: known[label].mean)]
+                found[name] = Line(row=best, label=name, paper=paper[name], held_out=known)
+                for label in family:
+                    found.pop(label, None)
+        lines += sorted(found.values(), key=lambda line: (-height(line.row.accuracy), line.label))
+    return lines
 
 
 def _cells(line: Line, summary: Summary) -> dict[str, str]:
@@ -118,9 +113,10 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
     plain = {column.heading: column.text(row) for column in columns(summary)}
     ours = [heading.format(baseline=summary.baseline) for heading in OURS]
     seeds = f"{row.finished} of {row.finished + row.unfinished}"
+    chosen = f" ({row.label}, chosen on held-out images)" if line.held_out else ""
     return {
         "experiment": row.experiment,
-        "rule": line.label + (f" ({line.chosen}, chosen on held-out images)" * bool(line.chosen)),
+        "rule": line.label + chosen,
         "ours %": plain.get("accuracy %", MISSING),
         "paper %": MISSING if line.paper is None else percent(line.paper),
         "difference": difference,
@@ -129,33 +125,16 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
     }
 
 
-def _choice(name: str, entries: Sequence[Entry]) -> Choice | None:
-    """The settings of a rule that the paper names without one; None if that is not the case.
-
-    They are chosen on images that are neither trained on nor in the test set. Without such images
-    nothing is chosen and every setting keeps its own line.
-    """
-    family = [entry for entry in entries if entry.label.startswith(f"{name}-")]
-    known = [
-        (entry.label, held_out, _final(entry, "accuracy"))
-        for entry in family
-        if (held_out := _final(entry, "held_out_accuracy")) is not None
-    ]
-    has_own_line = any(entry.label == name for entry in entries)
-    if has_own_line or not known or len(known) < len(family):
-        return None
-    best, _, _ = max(known, key=lambda setting: setting[1].mean)
-    return Choice(experiment=entries[0].experiment, name=name, best=best, settings=tuple(known))
-
-
-def _choice_words(choice: Choice) -> str:
+def _choice(line: Line, summary: Summary) -> str:
+    """How the setting of a rule was chosen."""
+    tests = {
+        row.label: row.accuracy for row in summary.rows if row.experiment == line.row.experiment
+    }
     settings = [
-        f"{label} {with_half(held_out, percent)} (test {with_half(test, percent)})"
-        for label, held_out, test in choice.settings
+        f"{label} {with_half(held_out, percent)} (test {with_half(tests[label], percent)})"
+        for label, held_out in line.held_out.items()
     ]
-    text = f"{choice.experiment}, {choice.name}: held-out accuracy of {', '.join(settings)}"
-    return markdown(f"{text}; {choice.best} is the best and stands in the table.")
-
-
-def _final(entry: Entry, key: str) -> Estimate | None:
-    return estimate(number(run.result, key) for run in entry.counted)
+    return markdown(
+        f"{line.row.experiment}, {line.label}: held-out accuracy of {', '.join(settings)}; "
+        f"{line.row.label} is the best and stands in the table."
+    )

@@ -146,7 +146,7 @@ def raster(run: Run) -> dict[str, Any] | None:
     order = client_order(run.manifest)
     if not present <= set(order):  # ids of another kind than the manifest's numbers
         order = sorted(present, key=_natural)
-    kept = [order[index] for index in thinned(len(order), RASTER_CLIENTS)]
+    kept = thinned(order, RASTER_CLIENTS)
     place = {client: index for index, client in enumerate(kept)}
     recorded = [int(number(row, "round") or 0) for row in run.rounds]
     last = max(recorded + [moment for _, moment, _ in seen])

@@ -51,7 +51,7 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
         rows = np.atleast_1d(np.array(figure.subfigures(len(known), 1), object))
         for row, (name, seeds) in zip(rows, known.items(), strict=True):
             clients, values = seeds[0]
-            kept = thinned(len(values), ROUNDS)
+            kept = thinned(range(len(values)), ROUNDS)
             reach = float(np.nanpercentile(np.abs(values[kept]), REACH)) or 1.0
             grid = row.subplots(1, len(clients), squeeze=False, sharey=True)[0]
             for place, (axes, client) in enumerate(zip(grid, clients, strict=True)):
