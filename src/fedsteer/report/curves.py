@@ -58,7 +58,7 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
         sent = 0.0
         for row in run.rounds:
             sent += (number(row, "bytes_up") or 0.0) + (number(row, "bytes_down") or 0.0)
-            moment = _training_round(row)
+            moment = training_round(row)
             if moment and number(row, "accuracy") is not None:
                 evaluated.setdefault(int(moment), []).append(row | {"sent": sent})
     if not evaluated:
@@ -80,7 +80,7 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Median variance of the update over seeds and neighbouring rounds."""
-    pairs = [(_training_round(row), number(row, "variance")) for run in runs for row in run.rounds]
+    pairs = [(training_round(row), number(row, "variance")) for run in runs for row in run.rounds]
     known = [(moment, value) for moment, value in pairs if moment and value and value > 0]
     if not known:
         return None
@@ -115,7 +115,7 @@ def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:
     }
 
 
-def _training_round(row: dict[str, Any]) -> float | None:
+def training_round(row: dict[str, Any]) -> float | None:
     """None in the warm-up; records of other programs may only number all rounds."""
     if look(row, "phase") == "warm-up":
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -64,18 +63,22 @@ def render(
     known = list(runs)
     material = collect(known, baseline, list((paper_table or {}).get("paper") or ()))
     data = page_data(material)
+    experiments = {str(place): name for place, name in enumerate(data["experiments"])}
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
         "plots": _asset("plots.js"),
         "behaviour": _asset("page.js"),
     }
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts.values()]
     return Template(_asset("page.html")).substitute(
         scripts,
-        policy=" ".join(f"'{_hash(script)}'" for script in scripts.values()),
+        policy=" ".join(f"'sha256-{_base64(digest)}'" for digest in digests),
         title=escape(title),
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
         style=_asset("page.css"),
-        selector=_selector(data["experiments"]),
+        selector=choice("experiment", experiments, list(experiments), meaning="Experiment")
+        if len(experiments) <= BUTTONS
+        else pick("experiment", "experiment"),
         paper_table=_paper_table_card(known, paper_table) if paper_table else "",
         tables=_by_experiment(material, _headline),
         figures="\n".join(_cards(material, data)),
@@ -87,30 +90,14 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
     """What the table is about, and its own figure if that is not the curves below."""
     about = str(paper_table.get("about", "")).replace("`", "")  # Markdown's marks for code
     content = "".join(f"<p>{escape(part)}</p>" for part in about.split("\n\n") if part)
-    content += _own_figure(runs, paper_table)
+    if (figure := own_figure(runs, paper_table)) is not None:
+        title = str(paper_table.get("title", "Results"))
+        try:  # as an image: its style and ids stay its own, and nothing in it can run
+            address = f"data:image/svg+xml;base64,{_base64(figure.svg(title).encode())}"
+            content += f'<div class="drawn"><img alt="{escape(title)}" src="{address}"></div>'
+        except ModuleNotFoundError:
+            content += '<p class="note">The figure is left out: matplotlib is not installed.</p>'
     return f'<section class="card wide" id="paper">{content}</section>' if content else ""
-
-
-def _own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> str:
-    """The figure as an image: its style and ids stay its own, and nothing in it can run."""
-    figure = own_figure(runs, paper_table)
-    if figure is None:
-        return ""
-    try:
-        drawn = figure.svg(str(paper_table.get("title", "Results")))
-    except ModuleNotFoundError:
-        return '<p class="note">The figure is left out: matplotlib is not installed.</p>'
-    data = base64.b64encode(drawn.encode()).decode()
-    words = escape(str(paper_table.get("title", "")))
-    return f'<div class="drawn"><img alt="{words}" src="data:image/svg+xml;base64,{data}"></div>'
-
-
-def _selector(experiments: Sequence[str]) -> str:
-    """What chooses the experiment, if there are several."""
-    if len(experiments) > BUTTONS:
-        return pick("experiment", "experiment")
-    words = {str(place): name for place, name in enumerate(experiments)}
-    return choice("experiment", words, list(words), meaning="Experiment")
 
 
 def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
@@ -121,7 +108,7 @@ def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
         below["events"] = unused + kept
     listed = "The list names clients that were asked in vain, and why." if unused else ""
     for card in _asset("cards.html").split("\n\n"):
-        key = re.findall(r'id="(\w+)"', card)[0]
+        key = card.partition('id="')[2].partition('"')[0]
         plots = panels(key, data["panels"][key])
         bar = f'<div class="controls">{controls[key]}</div>' if controls.get(key) else ""
         if plots or (unused and key == "events"):
@@ -239,8 +226,8 @@ def _embed(data: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _hash(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _asset(name: str) -> str:

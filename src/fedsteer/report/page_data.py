@@ -19,6 +19,7 @@ from fedsteer.report.curves import (
     bound_events,
     rounded,
     thinned,
+    training_round,
     variance_curve,
     watched,
 )
@@ -131,12 +132,9 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     if (found := watched(run)) is None:
         return None
     names, values = found
-    rounds = [
-        number(row, "training_round") or number(row, "round")
-        for row in run.rounds
-        if look(row, "phase") != "warm-up"  # before training there are no coordinates
-    ]
-    if len(rounds) != len(values) or None in rounds:
+    # Before training there are no coordinates.
+    rounds = [moment for row in run.rounds if (moment := training_round(row))]
+    if len(rounds) != len(values):
         rounds = [float(moment) for moment in range(1, len(values) + 1)]
     kept = thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
@@ -153,7 +151,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
         pictures.append({"client": names[client], "scale": scale, "rows": steps})
     if not pictures:
         return None
-    return {"rounds": [int(rounds[index] or 0) for index in kept], "watched": pictures}
+    return {"rounds": [int(rounds[index]) for index in kept], "watched": pictures}
 
 
 def _cost(row: Row) -> dict[str, Any] | None:
@@ -177,7 +175,7 @@ def _holdings(material: Material) -> list[dict[str, Any]]:
     for place, experiment in enumerate(material.summary.experiments):
         seen: set[str] = set()
         members = [material.entries[at] for at in material.of(experiment)]
-        for entry in sorted(members, key=lambda entry: -_presences(entry)):
+        for entry in sorted(members, key=_presences, reverse=True):
             key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
             picture = None if key in seen else _holds(entry.shown[0])
             seen.add(key)

@@ -39,7 +39,7 @@ class Row:
     seeds: tuple[int | None, ...]  # of the finished runs
     unfinished: int
     failures: tuple[str, ...]  # why unfinished runs failed
-    estimates: dict[str, Estimate | None]  # named as in the CSV file, see `_estimates`
+    estimates: dict[str, Estimate | None]  # accuracies, differences, costs; the CSV's names
 
     @property
     def finished(self) -> int:
@@ -105,35 +105,29 @@ def _baseline(entries: Sequence[Entry], experiment: str, wanted: str) -> Entry |
 
 
 def _row(entry: Entry, base: Entry | None, groups: Sequence[str]) -> Row:
+    runs = entry.counted
     failed = [(run, run.failure) for run in entry.runs if run.failure and not run.finished]
+
+    def over_seeds(*keys: str) -> Estimate | None:
+        return estimate(number(run.result, *keys) for run in runs)
+
     return Row(
         experiment=entry.experiment,
         label=entry.label,
         rule=entry.rule,
-        seeds=tuple(seed_of(run) for run in entry.counted),
-        unfinished=len(entry.runs) - len(entry.counted),
+        seeds=tuple(seed_of(run) for run in runs),
+        unfinished=len(entry.runs) - len(runs),
         failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in failed),
-        estimates=_estimates(entry, base, groups),
+        estimates={
+            "accuracy": over_seeds("accuracy"),
+            "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
+            "late": estimate(map(_late_accuracy, runs)),
+            "late_difference": _difference(entry, base, _late_accuracy),
+            **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
+            **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
+            **{name: over_seeds(name) for name in COSTS},
+        },
     )
-
-
-def _estimates(
-    entry: Entry, base: Entry | None, groups: Sequence[str]
-) -> dict[str, Estimate | None]:
-    """All quantities: accuracies, differences to the baseline, then costs."""
-
-    def over_seeds(*keys: str) -> Estimate | None:
-        return estimate(number(run.result, *keys) for run in entry.counted)
-
-    return {
-        "accuracy": over_seeds("accuracy"),
-        "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
-        "late": estimate(map(_late_accuracy, entry.counted)),
-        "late_difference": _difference(entry, base, _late_accuracy),
-        **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
-        **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
-        **{name: over_seeds(name) for name in COSTS},
-    }
 
 
 def _difference(
