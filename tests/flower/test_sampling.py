@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer.flower import FedAvg, FedSteer
+from fedsteer.flower import FedAvg, FedSteer, StrategyOptions
 from fedsteer.flower.asking import sample
 from fedsteer.records import Run
 from tests.flower.fake import FakeGrid, arrays, drifting
@@ -19,12 +19,20 @@ INITIAL = {"w": np.zeros(5, np.float32), "n": np.array(0)}
 def test_a_sample_is_a_function_of_the_seed_and_the_round() -> None:
     clients = {node: f"client-{node}" for node in range(100)}
 
-    def draw(clients: dict[int, str] = clients, **changes: Any) -> list[int]:
-        usual = {"fraction": 0.1, "least": 1, "seed": 7, "number": 3, "purpose": "train"}
-        return sample(clients, **usual | changes)  # type: ignore[arg-type]
+    def draw(
+        clients: dict[int, str] = clients,
+        purpose: str = "train",
+        fraction: float = 0.1,
+        least: int = 1,
+        seed: int = 7,
+        number: int = 3,
+    ) -> list[int]:
+        wanted: Any = {f"fraction_{purpose}": fraction, f"min_{purpose}_nodes": least}
+        return sample(clients, StrategyOptions(**wanted), purpose, seed=seed, number=number)
 
     assert len(draw()) == 10 and draw() == draw(dict(reversed(clients.items())))
-    assert draw() != draw(number=4) and draw() != draw(seed=8) and draw() != draw(purpose="test")
+    assert draw() != draw(number=4) and draw() != draw(seed=8)
+    assert draw() != draw(purpose="evaluate")
     assert len(draw(fraction=0.01, least=5)) == 5
     assert draw(fraction=0.0, least=5) == [] and draw({}, fraction=0.5, least=5) == []
 

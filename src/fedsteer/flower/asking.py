@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from logging import INFO, getLogger
 from typing import Any
 
@@ -29,17 +30,18 @@ def nodes_online(grid: Grid) -> dict[int, bytes]:
     return {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
 
 
-def await_nodes(grid: Grid, wanted: int, seconds: float, pause: float = 1.0) -> dict[int, bytes]:
+def await_nodes(grid: Grid, wanted: int, seconds: float) -> dict[int, bytes]:
     """Wait until `wanted` nodes are online or the time is up; return those that are."""
-    deadline, online = time.monotonic() + seconds, nodes_online(grid)
-    announced = -1
-    while len(online) < wanted and (left := deadline - time.monotonic()) > 0:
+    deadline, announced = time.monotonic() + seconds, -1
+    while True:
+        online = nodes_online(grid)
+        left = deadline - time.monotonic()
+        if len(online) >= wanted or left <= 0:
+            return online
         if len(online) != announced:
             announced = len(online)
             log(INFO, "fedsteer: waiting up to %.0f s: %s of %s nodes", left, announced, wanted)
-        time.sleep(min(pause, left))
-        online = nodes_online(grid)
-    return online
+        time.sleep(min(1.0, left))
 
 
 def await_registration(grid: Grid, options: StrategyOptions) -> None:
@@ -53,10 +55,15 @@ def await_registration(grid: Grid, options: StrategyOptions) -> None:
 
 
 def sample(
-    clients: Mapping[int, str], *, fraction: float, least: int, seed: int, number: int, purpose: str
+    clients: Mapping[int, str], options: StrategyOptions, purpose: str, *, seed: int, number: int
 ) -> list[int]:
-    """Draw a fraction of the nodes: a function of the seed, the round and who is online."""
+    """Draw a fraction of the nodes: a function of the seed, the round and who is online.
+
+    `purpose` is "train" or "evaluate".
+    """
     order = sorted(clients, key=lambda node: (clients[node], node))
+    fraction = getattr(options, f"fraction_{purpose}")
+    least = getattr(options, f"min_{purpose}_nodes")
     if fraction <= 0:
         return []
     count = min(max(least, 1, round(fraction * len(order))), len(order))
@@ -76,16 +83,6 @@ class Asked:
     clients: dict[int, str]  # node -> the client it is taken for
     messages: list[Message] = field(default_factory=list)
     sent: dict[int, NDArray[Any]] = field(default_factory=dict)  # node -> its steered vector
-
-    @property
-    def bytes(self) -> int:
-        """Size of all arrays that were sent."""
-        return sum(array_bytes(message.content) for message in self.messages)
-
-    @property
-    def personal(self) -> bool:
-        """Whether what is sent depends on who receives it."""
-        return bool(self.requests.each) or "control" in self.requests.shared
 
 
 def write_messages(
@@ -120,6 +117,7 @@ def write_messages(
         asked.messages.append(Message(content, node, MessageType.TRAIN, ttl=timeout))
 
 
-def array_bytes(content: RecordDict) -> int:
-    """Size of all arrays of a message."""
-    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
+def array_bytes(contents: Iterable[RecordDict]) -> int:
+    """Size of all arrays of some messages."""
+    records = chain.from_iterable(content.array_records.values() for content in contents)
+    return sum(len(array.data) for record in records for array in record.values())

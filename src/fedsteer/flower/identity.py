@@ -109,10 +109,9 @@ class Identities:
         """(node -> client, node -> reason to refuse it) for the replies of one round."""
         clients: dict[int, str] = {}
         refused: dict[int, str] = {}
-        identify = self._by_key if self.authenticated else self._by_report
         for node, reported in claims.items():
             try:
-                clients[node] = identify(node, reported, online)
+                clients[node] = self._identify(node, reported, online)
             except ClaimRefused as refusal:
                 refused[node] = str(refusal)
         for name, count in Counter(clients.values()).items():
@@ -130,20 +129,18 @@ class Identities:
                 self.names = others | {node: name}
         return clients, refused
 
-    def _by_key(self, node: int, reported: str | None, online: Collection[int]) -> str:
+    def _identify(self, node: int, reported: str | None, online: Collection[int]) -> str:
         if not self.trusts(node):
             raise ClaimRefused("has no public key although nodes must be authenticated")
-        key = self.keys[node]
-        if reported is not None and self.owners.get(reported, key) != key:
-            raise ClaimRefused(f"reports id {reported!r}, which belongs to another key")
-        return key
-
-    def _by_report(self, node: int, reported: str | None, online: Collection[int]) -> str:
-        before = self.names.get(node)
+        before = self.expected(node)
         if reported is None:
-            return before or f"node-{node}"
+            return before
+        if self.authenticated:
+            if self.owners.get(reported, before) != before:
+                raise ClaimRefused(f"reports id {reported!r}, which belongs to another key")
+            return before
         name = reported_name(reported)
-        if before is not None and before != name:
+        if node in self.names and before != name:
             raise ClaimRefused(f"reports id {reported!r} but was {before} before")
         holder = next((other for other, held in self.names.items() if held == name), node)
         if holder != node and holder in online:

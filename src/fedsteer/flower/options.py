@@ -76,17 +76,14 @@ class StrategyOptions:
             object.__setattr__(self, name, patterns)
         for name, most in (("population", LARGEST_COUNT), ("known_probabilities", 1.0)):
             if (table := getattr(self, name)) is not None:
-                named = _by_name(name, table)
-                numbers_by_client(name, named, above=0.0, high=most)
-                object.__setattr__(self, name, named)
+                numbers_by_client(name, table, above=0.0, high=most)
+                object.__setattr__(self, name, _by_name(name, table))
         if self.folder is not None and not isinstance(self.folder, (str, os.PathLike)):
             raise ConfigurationError(f"folder must be a path, not {self.folder!r}")
 
 
 def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:
     """{client: value} with full client names."""
-    if not isinstance(table, Mapping):
-        raise ConfigurationError(f"{option} must be {{client: number}}, not {table!r}")
     named = {client_name(client): value for client, value in table.items()}
     if len(named) < len(table):
         raise ConfigurationError(f"{option} names a client twice: 7 and 'client-7' are the same")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING
 from typing import Any
 
@@ -30,7 +30,7 @@ MOST_WARNINGS = 3
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Reply:
     """A reply that can be used."""
 
@@ -72,12 +72,16 @@ def read_replies(
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
-    _warn(failed)
-    usable = [replace(read[node], client=client) for node, client in clients.items()]
+    for node, reason in list(failed.items())[:MOST_WARNINGS]:
+        log(WARNING, "fedsteer: node %s %s", node, reason)
+    if (more := len(failed) - MOST_WARNINGS) > 0:
+        log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
+    for node, client in clients.items():
+        read[node].client = client
     return Reading(
-        usable=sorted(usable, key=lambda reply: reply.client),
+        usable=sorted((read[node] for node in clients), key=lambda reply: reply.client),
         failed={asked.clients.get(n, f"node-{n}"): reason for n, reason in failed.items()},
-        received=sum(array_bytes(content) for content in contents.values()),
+        received=array_bytes(contents.values()),
     )
 
 
@@ -89,7 +93,7 @@ def leave_out_mistaken(
     A node is taken for a client before it answers. If that was wrong, and either of the two clients
     has a start or correction of its own, the update is useless, this once.
     """
-    if not asked.personal:
+    if not asked.requests.each and "control" not in asked.requests.shared:
         return
     mistaken = [reply for reply in reading.usable if reply.client != asked.clients[reply.node]]
     requests = rule.plan(state, number, [reply.client for reply in mistaken])
@@ -160,13 +164,6 @@ def _parse(
         rest=layout.rest(named),
         content=content,
     )
-
-
-def _warn(failed: Mapping[int, str]) -> None:
-    for node, reason in list(failed.items())[:MOST_WARNINGS]:
-        log(WARNING, "fedsteer: node %s %s", node, reason)
-    if (more := len(failed) - MOST_WARNINGS) > 0:
-        log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
 
 
 def number_in(records: Mapping[str, Mapping[str, Any]], key: str) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.flower.asking import Asked, log
+from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
@@ -60,16 +60,27 @@ class ServerRun:
         self.totals = Totals()
         self._leaving: list[str] = []  # clients that leave when this round ends
 
-    def begin(self, arrays: ArrayRecord, *, resume: bool) -> None:
-        """Take the first arrays as the model, then the checkpoint if there is one."""
+    def begin(self, arrays: ArrayRecord) -> None:
+        """Take the first arrays as the model, then the checkpoint if there is one.
+
+        A second start always resumes; without a folder it continues with what is in memory.
+        """
         model = GlobalModel(arrays, self.options.steer, self.options.buffers)
+        if self.begun and self.options.folder is None:
+            if model.describe() != self.model.describe():
+                raise ConfigurationError(
+                    "this strategy has trained a model with other arrays, and a second start "
+                    "continues with that model; make a new strategy"
+                )
+            self.number = max(self.number, self.state.clients.number)  # if a round was interrupted
+            return
         try:
             state = self.rule.init(model.layout.dim, self.options.population, like=model.vector)
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
         moments = self.optimiser.init()
         setup = self._setup_of(model)
-        found = self.store.load() if resume else None
+        found = self.store.load() if self.begun or self.options.resume else None
         if found is None:
             self.store.begin(self._manifest(model.layout.dim))
             self.number, self.trained, self.used, self.totals = 0, 0, 0, Totals()
@@ -107,9 +118,9 @@ class ServerRun:
             "dim": dim,
         }
 
-    def _setup_of(self, model: GlobalModel) -> dict[str, Any]:
+    def _setup_of(self, model: GlobalModel) -> Any:
         """The settings that cannot change between two starts of a run."""
-        setup: dict[str, Any] = plain(
+        return plain(
             {
                 "rule": self.rule.name,
                 "server_optimiser": self.optimiser.method,
@@ -119,7 +130,6 @@ class ServerRun:
                 **self.rule_options,
             }
         )
-        return setup
 
     def _refuse_other_setup(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """An option that the checkpoint does not have is newer and had its default."""
@@ -131,23 +141,10 @@ class ServerRun:
                     "folder, or set resume=False to start over there"
                 )
 
-    def begin_again(self, arrays: ArrayRecord) -> None:
-        """A second start. Without a folder it continues with what is in memory."""
-        if self.options.folder is not None:
-            self.begin(arrays, resume=True)
-            return
-        other = GlobalModel(arrays, self.options.steer, self.options.buffers)
-        if other.describe() != self.model.describe():
-            raise ConfigurationError(
-                "this strategy has trained a model with other arrays, and a second start continues "
-                "with that model; make a new strategy"
-            )
-        self.number = max(self.number, self.state.clients.number)  # if a round was interrupted
-
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:
         """Take the arrays that a round begins with. Other loops than ours may change them."""
         if not self.begun:
-            self.begin(arrays, resume=self.options.resume)
+            self.begin(arrays)
         if number <= self.number:
             self.store.close()
             where, instead = "this strategy", "make a new strategy"
@@ -228,7 +225,7 @@ class ServerRun:
             training_round=self.trained if training else 0,
             uploads=len(reading.usable),
             bytes_up=reading.received,
-            bytes_down=asked.bytes,
+            bytes_down=array_bytes(message.content for message in asked.messages),
             server_bytes=self.state.nbytes,
         )
         losses = [reply.loss for reply in reading.usable if reply.loss is not None]

@@ -35,12 +35,14 @@ class RunStore:
         self._round_began = time.perf_counter()
 
     def load(self, patience: float = 30.0) -> tuple[Arrays, Row] | None:
-        """Read the checkpoint and cut the record files back to it."""
+        """Read the checkpoint and cut the record files back to it.
+
+        A ServerApp may outlive its SuperLink for a while, so wait for the folder.
+        """
         if self.folder is None:
             return None
-        records = self._open(self.folder, patience)
-        found = records.load()
-        if found is None:
+        records = self.records = self.records or RecordWriter(self.folder, patience)
+        if (found := records.load()) is None:
             if records.offsets()["rounds"]:
                 raise ConfigurationError(
                     f"{self.folder} holds another run; choose another folder, or set resume=False "
@@ -66,7 +68,7 @@ class RunStore:
         if self.folder is None:
             return
         self.pending = None
-        records = self._open(self.folder, patience=0.0)
+        records = self.records = self.records or RecordWriter(self.folder)
         records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT):
             (self.folder / name).unlink(missing_ok=True)
@@ -130,11 +132,6 @@ class RunStore:
         if self.records is not None:
             self.records.close()
             self.records = None
-
-    def _open(self, folder: Path, patience: float) -> RecordWriter:
-        """Open the folder. A ServerApp may outlive its SuperLink for a while, so wait for it."""
-        self.records = self.records or RecordWriter(folder, patience)
-        return self.records
 
 
 def accuracy_and_loss(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -106,10 +106,7 @@ class RuleStrategy(Strategy):
         """As Flower's, but resume after the last finished round if there is a checkpoint."""
         self._own_loop, self._timeout = True, float(timeout)
         try:
-            if self.run.begun:
-                self.run.begin_again(initial_arrays)
-            else:
-                self.run.begin(initial_arrays, resume=self.options.resume)
+            self.run.begin(initial_arrays)
             self.run.let_leave(save=True)
             self.summary()
             return self._run_rounds(
@@ -198,12 +195,19 @@ class RuleStrategy(Strategy):
         run = self.run
         run.begin_round(server_round, arrays)
         if not self._own_loop and run.number == 0:
-            self._prepare_other_loop(grid)
+            if "starts" in self.rule.needs:
+                log(WARNING, "fedsteer: %s", OWN_STARTS)
+            try:
+                await_registration(grid, self.options)
+            except ConfigurationError:
+                run.store.close()
+                raise
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
         online = await_nodes(grid, 1, limit)
         run.identities.meet(online)
         clients = {node: run.identities.expected(node) for node in online}
-        sampled = set(self._sample(clients, "train", server_round))
+        seed = self.rule.options.seed
+        sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
             run.state,
             server_round,
@@ -269,10 +273,9 @@ class RuleStrategy(Strategy):
         content = RecordDict(
             {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}
         )
-        return [
-            Message(content, node, MessageType.EVALUATE, ttl=self._timeout)
-            for node in self._sample(clients, "evaluate", server_round)
-        ]
+        seed = self.rule.options.seed
+        sampled = sample(clients, self.options, "evaluate", seed=seed, number=server_round)
+        return [Message(content, n, MessageType.EVALUATE, ttl=self._timeout) for n in sampled]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -288,34 +291,13 @@ class RuleStrategy(Strategy):
             self.run.store.close_round()
         return metrics
 
-    def _prepare_other_loop(self, grid: Grid) -> None:
-        """Before the first round of a loop that is not ours, such as a wrapper's."""
-        if "starts" in self.rule.needs:
-            log(WARNING, "fedsteer: %s", OWN_STARTS)
-        try:
-            await_registration(grid, self.options)
-        except ConfigurationError:
-            self.run.store.close()
-            raise
-
-    def _sample(self, clients: Mapping[int, str], purpose: str, number: int) -> list[int]:
-        return sample(
-            clients,
-            fraction=getattr(self.options, f"fraction_{purpose}"),
-            least=getattr(self.options, f"min_{purpose}_nodes"),
-            seed=self.rule.options.seed,
-            number=number,
-            purpose=purpose,
-        )
-
     def _warn_about_identities(self, number: int, reading: Reading, asked: Asked) -> None:
-        run, hints = self.run, list[str]()
         answered = {reply.client for reply in reading.usable}
         if number == ROUNDS_TO_MEET:
             named = clients_named(self.options, self.rule.options)
-            hints.append(unmet_hint(named, met=run.identities.met() | answered))
+            if hint := unmet_hint(named, met=self.run.identities.met() | answered):
+                log(WARNING, "fedsteer: %s", hint)
         if not self._nameless_told and any(client.startswith("node-") for client in answered):
             self._nameless_told = True
-            hints.append(nameless_hint(run.state.clients.members, asked.online))
-        for hint in filter(None, hints):
+            hint = nameless_hint(self.run.state.clients.members, asked.online)
             log(WARNING, "fedsteer: %s", hint)

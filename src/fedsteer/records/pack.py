@@ -85,10 +85,11 @@ def _firsts(named: Mapping[str, Run]) -> set[str]:
     def order(name: str) -> tuple[bool, int, str]:
         return not named[name].finished, int(named[name].manifest.get("seed") or 0), name
 
-    first: dict[tuple[Any, Any], str] = {}
+    first: dict[tuple[str, str], str] = {}
     for name in sorted(named, key=order):
         experiment, rule = (named[name].manifest.get(key) or {} for key in ("experiment", "rule"))
-        first.setdefault((experiment.get("name"), rule.get("label", rule.get("name"))), name)
+        entry = (str(experiment.get("name")), str(rule.get("label", rule.get("name"))))
+        first.setdefault(entry, name)
     return set(first.values())
 
 
