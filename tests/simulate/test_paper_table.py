@@ -14,7 +14,8 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.paper_table import load_paper_table, shipped_paper_tables
+from fedsteer.simulate.experiment_files import shipped_experiments
+from fedsteer.simulate.paper_table import load_paper_table
 from fedsteer.training.models import make_network
 
 NAMES = [
@@ -33,7 +34,7 @@ QUICK = {"reconstruction", "table2"}
 
 
 def test_all_of_them_are_shipped() -> None:
-    assert list(shipped_paper_tables()) == NAMES
+    assert list(shipped_experiments("paper")) == NAMES
 
 
 @pytest.mark.parametrize("reading", ["paper", "authors"])

@@ -42,13 +42,13 @@ def execute(options: argparse.Namespace) -> int:
     from fedsteer.records.sheets import SHEET, join_sheets
     from fedsteer.report import write_files, write_page
     from fedsteer.simulate.cells import Cell
-    from fedsteer.simulate.experiment_files import parse_settings
-    from fedsteer.simulate.paper_table import load_paper_table, shipped_paper_tables
+    from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
+    from fedsteer.simulate.paper_table import load_paper_table
 
     if options.name == "list":
         if options.only:
             raise ConfigurationError("--only goes with the name of a table or figure")
-        for name, text in shipped_paper_tables().items():
+        for name, text in shipped_experiments("paper").items():
             print(f"{name:<16}{text.splitlines()[0].removeprefix('# ')}")
         return 0
     for name in ("seeds", "rounds"):

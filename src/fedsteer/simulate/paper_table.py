@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -20,27 +21,8 @@ from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, shipped_experiments
 
 READINGS = ("paper", "authors")
-SMOKE: dict[str, Any] = {
-    "partition.clients": 12,
-    "partition.points": 12,
-    "participation.weak": 0.3,
-    "participation.powerful": 0.6,
-    "training.epochs": 1,
-    "run.rounds": 4,
-    "run.evaluate_every": 2,
-    "run.watch": [1, 5],
-    "options.fedsteer.core_size": 3,
-    "options.fedsteer.cycles": 1,
-    "options.cluster_fedvarp.cluster_count": 3,
-    "options.cluster_fedvarp.cycles": 1,
-}
 SMOKE_SHARE = 0.12  # clients instead of a hundred
 SCALED = ("core_size", "candidates")
-SMOKE_MODELS: dict[str, dict[str, Any]] = {
-    "emnist-cnn": {"channels": [2, 2, 2], "hidden": [8]},
-    "fashion-cnn": {"channels": [2, 2], "hidden": [8]},
-    "preact-resnet18": {"width": 2},
-}
 
 
 @dataclass(frozen=True)
@@ -64,30 +46,22 @@ class PaperTable:
     def cells(self, out: Path) -> list[Cell]:
         """Every run of every column."""
         experiments = [column.experiment for column in self.columns]
-        planned = [plan_cells(one, one.rules, out / one.name) for one in experiments]
-        return [cell for cells in planned for cell in cells]
-
-    def _labels(self) -> list[str]:
-        experiments = [column.experiment for column in self.columns]
-        return sorted({find_rule(one, name).label for one in experiments for name in one.rules})
+        return [cell for one in experiments for cell in plan_cells(one, one.rules, out / one.name)]
 
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
+        experiments = [column.experiment for column in self.columns]
+        labels = {find_rule(one, name).label for one in experiments for name in one.rules}
         return {
             "name": self.name,
             "title": self.title,
             "about": self.about,
             "figure": self.figure,
             "commands": [command] if command else [],
-            "labels": self._labels(),
-            "seeds": max(column.experiment.seeds for column in self.columns),
+            "labels": sorted(labels),
+            "seeds": max(one.seeds for one in experiments),
             "paper": {column.experiment.name: dict(column.published) for column in self.columns},
         }
-
-
-def shipped_paper_tables() -> dict[str, str]:
-    """Name -> TOML text of every table and figure."""
-    return shipped_experiments("paper")
 
 
 def load_paper_table(
@@ -103,7 +77,7 @@ def load_paper_table(
 
     `only` keeps the column of that name, or those whose names start with it.
     """
-    tables = shipped_paper_tables()
+    tables = shipped_experiments("paper")
     if name not in tables:
         raise unknown("table or figure", name, tables)
     if reading not in READINGS:
@@ -118,25 +92,21 @@ def load_paper_table(
         raise ConfigurationError(f"{name} compares readings itself; leave out --reading")
     columns = []
     for column in wanted:
-        experiment = load_experiment(column["experiment"], column["set"])
+        base, own = column["experiment"], column["set"]
+        suffix = "" if reading == "paper" else reading
         experiment = replace(
-            experiment,
-            name=column["name"],
-            title=f"{table['title']}: {column['name']}",
+            load_experiment(base, own),
+            name="-".join(filter(None, (column["name"], suffix))),
+            title=", ".join(filter(None, (f"{table['title']}: {column['name']}", suffix))),
             rules=column.get("rules", table["rules"]),
             variants=table.get("variants", {}),
             seeds=seeds or table["seeds"],
         )
         if "authors" in (reading, column.get("reading")):
-            experiment = _authors(experiment, column["experiment"], column["set"])
-        if reading != "paper":
-            experiment = replace(
-                experiment,
-                name=f"{experiment.name}-{reading}",
-                title=f"{experiment.title}, {reading}",
-            )
+            # The column's own settings (500 clients, 60 points) stay on top.
+            experiment = experiment.changed(_reading("authors", base) | own)
         if smoke:
-            experiment = _smoke(experiment)
+            experiment = _smaller(experiment).changed(_reading("smoke", base))
         published = {} if smoke else column.get("paper", {})
         columns.append(Column(experiment=experiment.changed(settings or {}), published=published))
     title, about = table["title"], _about(tables[name])
@@ -147,41 +117,29 @@ def load_paper_table(
 
 def _about(text: str) -> str:
     """The comment at the head of the file as paragraphs."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").strip())
-    return "\n\n".join(" ".join(part.split("\n")) for part in "\n".join(lines).split("\n\n"))
+    head = takewhile(lambda line: line.startswith("#"), text.splitlines())
+    paragraphs = "\n".join(line.removeprefix("#").strip() for line in head).split("\n\n")
+    return "\n\n".join(part.replace("\n", " ") for part in paragraphs)
 
 
-def _authors(experiment: Experiment, base: str, own: Mapping[str, Any]) -> Experiment:
-    """As in the authors' code, with the column's own settings (500 clients, 60 points) on top."""
-    table = tomllib.loads(shipped_experiments("readings")["authors"])
-    theirs = table["all"]["set"] | table.get(base, {}).get("set", {})
-    return experiment.changed(theirs | dict(own))
+def _reading(name: str, base: str) -> dict[str, Any]:
+    """The settings of a file in `experiments/readings` for a shipped experiment."""
+    table = tomllib.loads(shipped_experiments("readings")[name])
+    settings: dict[str, Any] = table["all"]["set"] | table.get(base, {}).get("set", {})
+    return settings
 
 
-def _smoke(experiment: Experiment) -> Experiment:
-    """A few clients with small networks on made-up images, to see whether everything runs."""
-    model = experiment.model
-    if model.name not in SMOKE_MODELS:
-        raise ConfigurationError(f"--smoke does not know the model {model.name}")
-    made = {"classes": 8, "side": 16, "points": 400}
-    if model.name == "preact-resnet18":
-        made["channels"] = 3
+def _smaller(experiment: Experiment) -> Experiment:
+    """With at most two seeds, and sizes that fit a few clients with small networks."""
     variants = {
         name: {k: ceil(v * SMOKE_SHARE) if k in SCALED else v for k, v in entry.items()}
         for name, entry in experiment.variants.items()
     }
-    fedsteer = {
-        k: v for k, v in experiment.options.get("fedsteer", {}).items() if k != "search_columns"
-    }
-    small = replace(
+    fedsteer = dict(experiment.options.get("fedsteer", {}))
+    fedsteer.pop("search_columns", None)
+    return replace(
         experiment,
         variants=variants,
         seeds=min(experiment.seeds, 2),
         options=experiment.options | {"fedsteer": fedsteer},
     )
-    settings = {"data.name": "made", "data.options": made} | SMOKE
-    return small.changed(settings | {"model.options": SMOKE_MODELS[model.name]})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedsteer.data import Dataset, Partition, load, who_holds_what
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation import Everybody, Participation
-from fedsteer.simulate.experiment import Data, Experiment
+from fedsteer.simulate.experiment import Experiment
 from fedsteer.training import (
     Engine,
     Network,
@@ -77,7 +77,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     device = experiment.run.device
     if device != "cpu" and not torch.cuda.is_available():
         raise ConfigurationError(f"device {device!r} was asked for, but there is no CUDA here")
-    dataset = _dataset(*_key(experiment.data))
+    dataset, tensors = _load(json.dumps(asdict(experiment.data), sort_keys=True), device)
+    images, labels, test_images, test_labels = tensors
     partition = experiment.partition.divide(dataset.train_labels, seed)
     clients = partition.clients
     present = experiment.participation.process(clients, seed)
@@ -90,10 +91,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     network.module.to(device)
     torch_threads = experiment.run.threads or choose_threads(network, usable_cores())
     torch.set_num_threads(torch_threads)
-    images, labels = _tensors(*_key(experiment.data), "train", device)
     if ":" in experiment.model.name:  # not one of ours
         try_out(experiment.model.name, network, images, dataset.classes)
-    test_images, test_labels = _tensors(*_key(experiment.data), "test", device)
     kept = max(1, round(experiment.run.test_share * len(test_labels)))
     name, exact = experiment.run.engine, experiment.run.precision == "float32"
     engine = make_engine(
@@ -121,22 +120,12 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     )
 
 
-def _key(plan: Data) -> tuple[str, str | None, str]:
-    return plan.name, plan.folder, json.dumps(plan.options, sort_keys=True)
-
-
 @lru_cache(maxsize=2)
-def _dataset(name: str, folder: str | None, options: str) -> Dataset:
-    return load(name, folder=folder, options=json.loads(options))
-
-
-@lru_cache(maxsize=4)
-def _tensors(
-    name: str, folder: str | None, options: str, part: str, device: str
-) -> tuple[Tensor, Tensor]:
-    dataset = _dataset(name, folder, options)
-    images, labels = dataset.train() if part == "train" else dataset.test()
-    return torch.as_tensor(images, device=device), torch.as_tensor(labels, device=device)
+def _load(plan: str, device: str) -> tuple[Dataset, list[Tensor]]:
+    """The data set of a section [data] in JSON; training and test images and labels as tensors."""
+    dataset = load(**json.loads(plan))
+    arrays = (*dataset.train(), *dataset.test())
+    return dataset, [torch.as_tensor(array, device=device) for array in arrays]
 
 
 def _held_out(
