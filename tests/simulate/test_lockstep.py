@@ -86,6 +86,6 @@ def test_a_worker_runs_its_share_in_lockstep_and_tells(
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
     experiment = small({"run.engine": "batched"})
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")[:2]
-    assert processes._work_together([5, 7], cells, False, 2) == [5, 7]
+    assert processes._work([5, 7], cells, False, 2) == [5, 7]
     assert {number for number, _ in messages.get()} <= {5, 7}
     assert all(Run(cell.folder).finished for cell in cells)

@@ -25,7 +25,7 @@ def compare_cells(
     *,
     jobs: int = 0,
     resume: bool = False,
-    report: Report | None = None,
+    report: Report = lambda cell, progress: None,
     executor: str = "processes",
 ) -> list[Run]:
     """Run all cells; raises `Interrupted` after a clean stop, with everything so far on disk.
@@ -39,11 +39,10 @@ def compare_cells(
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
     for cell in cells:  # refuse before anything is written
         found_run(cell, resume)
-    tell = report or (lambda cell, progress: None)
     if executor == "ray":
-        run_on_ray(cells, jobs, tell)
+        run_on_ray(cells, jobs, report)
     else:
-        _run_here(cells, jobs, resume, tell)
+        _run_here(cells, jobs, resume, report)
     return [Run(cell.folder) for cell in cells]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -62,8 +62,7 @@ class OpenRun:
     """A run in progress in its folder: keeps results, takes checkpoints, finishes."""
 
     def __init__(self, cell: Cell, simulation: Simulation, records: RecordWriter) -> None:
-        self.folder, self.every = cell.folder, cell.experiment.run.checkpoint_every
-        self.simulation, self.records = simulation, records
+        self.cell, self.simulation, self.records = cell, simulation, records
 
     def keep(self, result: RoundResult) -> None:
         """Write down a finished round."""
@@ -71,7 +70,8 @@ class OpenRun:
         self.records.append("timing", result.timing)
         for row in result.clients:
             self.records.append("clients", row)
-        if self.simulation.number % self.every == 0 and not self.simulation.finished:
+        every = self.cell.experiment.run.checkpoint_every
+        if self.simulation.number % every == 0 and not self.simulation.finished:
             self.save()
 
     def save(self) -> None:
@@ -80,23 +80,23 @@ class OpenRun:
 
     def finish(self) -> None:
         """All rounds are done."""
-        simulation = self.simulation
+        simulation, folder = self.simulation, self.cell.folder
         # Only the model: the state of rules that keep an update of every client is large.
-        write_checkpoint(self.folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
+        write_checkpoint(folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
         if simulation.watched:
             arrays = {
                 "coordinates": np.stack(simulation.watched),
                 "watched": np.array(simulation.watch),
             }
-            write_checkpoint(self.folder / ARRAYS, arrays, {})
+            write_checkpoint(folder / ARRAYS, arrays, {})
         seconds = self.records.seconds
         self.records.finish({"finished": True} | simulation.result() | {"seconds": seconds})
         self.close()
-        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def fail(self, error: FedsteerError) -> None:
         """The run cannot continue; its records stay, with the reason."""
-        write_json(self.folder / FAILURE, {"reason": str(error)})
+        write_json(self.cell.folder / FAILURE, {"reason": str(error)})
         self.close()
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ def run_cell(
     cell: Cell,
     *,
     resume: bool = False,
-    watch: Watch | None = None,
+    watch: Watch = lambda progress: None,
     trackers: Sequence[Callable[[RoundResult], None]] = (),
     stop: Callable[[], bool] | None = None,
     torch_threads: int = 0,
@@ -184,14 +184,13 @@ def run_cell(
     if run is None:
         return Run(cell.folder)
     try:
-        with polite() as stopping:
+        with polite(stop) as stopping:
             for result in run.simulation.rounds():
                 run.keep(result)
                 for track in trackers:
                     track(result)
-                if watch is not None:
-                    watch(run.progress(result))
-                if stopping() or (stop is not None and stop()):
+                watch(run.progress(result))
+                if stopping():
                     run.save()
                     raise Interrupted
             run.finish()
@@ -225,8 +224,11 @@ def _as_before(experiment: Experiment, found: Run, torch_threads: int) -> Experi
 
 
 @contextmanager
-def polite() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM finish the current round first; a second Ctrl-C does not wait."""
+def polite(stop: Callable[[], bool] | None = None) -> Iterator[Callable[[], bool]]:
+    """Whether to stop after this round, because of Ctrl-C, SIGTERM or `stop`.
+
+    A second Ctrl-C does not wait.
+    """
     caught: list[int] = []
 
     def remember(number: int, frame: object) -> None:
@@ -234,15 +236,9 @@ def polite() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         caught.append(number)
 
-    try:
-        before = {
-            number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)
-        }
-    except ValueError:  # not in the main thread, which handles signals
-        yield lambda: False
-        return
-    try:
-        yield lambda: bool(caught)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with ExitStack() as handlers:
+        with suppress(ValueError):  # not in the main thread, which handles signals
+            for number in (signal.SIGINT, signal.SIGTERM):
+                before = signal.signal(number, remember)
+                handlers.callback(signal.signal, number, before)
+        yield lambda: bool(caught) or (stop is not None and stop())

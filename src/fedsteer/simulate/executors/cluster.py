@@ -25,20 +25,12 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from fedsteer.errors import ConfigurationError, FedsteerError, extra
+from fedsteer.errors import ConfigurationError, FedsteerError, extra, first_line
 from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors import task as tasks
-from fedsteer.simulate.executors.task import (
-    Message,
-    Office,
-    Task,
-    TaskResult,
-    carry_out,
-    pack,
-    unpack,
-)
+from fedsteer.simulate.executors.task import Office, Task, TaskResult, carry_out, pack, unpack
 from fedsteer.simulate.runner import Interrupted, Report, polite
 from fedsteer.simulate.world import build_world
 
@@ -52,12 +44,9 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, tell: Report) -> None:
         import ray
     except ModuleNotFoundError:
         raise ConfigurationError(f"--executor ray needs it: {extra('ray')}") from None
-    missing = []
-    for number, cell in enumerate(cells):
-        if Run(cell.folder).finished:
-            tell(cell, None)
-        else:
-            missing.append(number)
+    missing = [number for number, cell in enumerate(cells) if not Run(cell.folder).finished]
+    for number in {*range(len(cells))} - {*missing}:
+        tell(cells[number], None)
     if not missing:
         return
     ours = not ray.is_initialized()
@@ -79,7 +68,7 @@ def _connect(ray: Any) -> None:
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address, log_to_driver=False, logging_level="error")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise ConfigurationError(f"no Ray cluster at {address}: {_first_line(error)}") from None
+        raise ConfigurationError(f"no Ray cluster at {address}: {first_line(error)}") from None
 
 
 class _Sweep:
@@ -98,7 +87,12 @@ class _Sweep:
         self.attempts = 0
         self.stopped = False
         self.problem: Exception | None = None
-        self.office = ray.remote(Office).options(num_cpus=0, **self._near()).remote()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # On this machine, so the office is lost only together with us.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        office = ray.remote(Office).options(num_cpus=0, scheduling_strategy=here)
+        self.office = office.remote()
         self.remote = ray.remote(carry_out)
 
     def run(self) -> None:
@@ -117,7 +111,7 @@ class _Sweep:
                 for reference in self.running:
                     self.ray.cancel(reference, force=True)
             except self.ray.exceptions.RayError as error:
-                lost = f"the Ray cluster is lost ({_first_line(error)}); the same command resumes"
+                lost = f"the Ray cluster is lost ({first_line(error)}); the same command resumes"
                 raise FedsteerError(lost) from None
         if self.problem is not None:
             raise self.problem
@@ -143,17 +137,17 @@ class _Sweep:
             self.attempts += 1
             self.under_way[number] = self.attempts
             parcel = pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None
-            torch_threads = self.torch_threads[number]
             task = Task(
                 number=number,
                 attempt=self.attempts,
                 cell=cell,
-                torch_threads=torch_threads,
+                torch_threads=self.torch_threads[number],
                 parcel=parcel,
                 send_every=tasks.SEND_EVERY,
             )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
-            remote = self.remote.options(num_cpus=max(1, torch_threads), max_retries=0, **gpus)
+            cpus = max(1, task.torch_threads)
+            remote = self.remote.options(num_cpus=cpus, max_retries=0, **gpus)
             self.running[remote.remote(task, self.office)] = task
 
     def _listen(self) -> None:
@@ -167,20 +161,17 @@ class _Sweep:
 
     def _take_messages(self) -> None:
         for message in self.ray.get(self.office.take.remote()):
-            self._hear(message)
-
-    def _hear(self, message: Message) -> None:
-        if message.attempt != self.under_way.get(message.number):
-            return  # from a task that was given up for lost or has come back since
-        self.heard.add(message.number)
-        cell = self.cells[message.number]
-        if message.files:
-            # If it is lost with its machine, the parcel before it counts.
-            with suppress(self.ray.exceptions.RayError):
-                unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
-                self.losses[message.number] = 0
-        if message.progress is not None:
-            self.tell(cell, message.progress)
+            if message.attempt != self.under_way.get(message.number):
+                continue  # from a task that was given up for lost or has come back since
+            self.heard.add(message.number)
+            cell = self.cells[message.number]
+            if message.files:
+                # If it is lost with its machine, the parcel before it counts.
+                with suppress(self.ray.exceptions.RayError):
+                    unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
+                    self.losses[message.number] = 0
+            if message.progress is not None:
+                self.tell(cell, message.progress)
 
     def _come_back(self, reference: Any, task: Task) -> None:
         try:
@@ -188,7 +179,13 @@ class _Sweep:
         except self.ray.exceptions.TaskCancelledError:
             return
         except self.ray.exceptions.RayTaskError as error:  # raised in the task: a bug, not a loss
-            self._fail(_plain(error))
+            problem: Exception = error
+            if isinstance(error.cause, ModuleNotFoundError):
+                problem = ConfigurationError(
+                    f"the machines of the Ray cluster lack {error.cause.name!r}: each needs the "
+                    "same fedsteer and what the experiment imports"
+                )
+            self._fail(problem)
             return
         except self.ray.exceptions.RayError as error:
             self._lose(task, error)
@@ -205,7 +202,7 @@ class _Sweep:
     def _lose(self, task: Task, error: Exception) -> None:
         self.losses[task.number] += 1
         if self.losses[task.number] > LOSSES:
-            often = f"was lost {LOSSES + 1} times in a row: {_first_line(error)}"
+            often = f"was lost {LOSSES + 1} times in a row: {first_line(error)}"
             self._fail(FedsteerError(f"{task.cell.folder} {often}"))
         elif not self.stopped:
             self.waiting.append(task.number)
@@ -215,13 +212,6 @@ class _Sweep:
         self.problem = self.problem or problem
         self.stop()
 
-    def _near(self) -> dict[str, Any]:
-        """Where the office runs: on this machine, so it is lost only together with us."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        here = self.ray.get_runtime_context().get_node_id()
-        return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
-
 
 def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
     """Threads of every run: those it would have on this machine, so that numbers are the same.
@@ -230,19 +220,17 @@ def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[
     """
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     largest = max((resources.get("CPU", 0.0) for resources in alive), default=0.0)
-    by_experiment: dict[int, int] = {}
+    usual: dict[int, int] = {}  # by experiment
     found = {}
     for number in missing:
-        cell = cells[number]
+        cell, key = cells[number], id(cells[number].experiment)
         if (cell.folder / CHECKPOINT).exists():
             threads = int(Run(cell.folder).manifest["engine"]["threads"])
-        elif cell.experiment.run.device != "cpu":
-            threads = 0
         else:
-            key = id(cell.experiment)
-            if key not in by_experiment:
-                by_experiment[key] = build_world(cell.experiment, 0).torch_threads
-            threads = by_experiment[key]
+            if key not in usual:
+                on_cpu = cell.experiment.run.device == "cpu"
+                usual[key] = build_world(cell.experiment, 0).torch_threads if on_cpu else 0
+            threads = usual[key]
         if 0 < largest < threads:  # 0: machines join on demand
             raise ConfigurationError(
                 f"a run has {threads} threads, and no machine of the Ray cluster has as many CPUs; "
@@ -250,19 +238,3 @@ def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[
             )
         found[number] = threads
     return found
-
-
-def _plain(error: Any) -> Exception:
-    """What a task raised, in one line if the user can do something about it."""
-    if isinstance(error.cause, ModuleNotFoundError):
-        return ConfigurationError(
-            f"the machines of the Ray cluster lack {error.cause.name!r}: each needs the same "
-            "fedsteer and what the experiment imports"
-        )
-    found: Exception = error
-    return found
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -12,23 +12,22 @@ cells are split among that many processes by seed, and one trains while the othe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import ExitStack
+from operator import attrgetter
 
 import torch
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.runner import Interrupted, OpenRun, Progress, Report, open_run, polite
+from fedsteer.simulate.runner import Interrupted, OpenRun, Report, open_run, polite
 from fedsteer.simulate.world import build_world
 from fedsteer.training import Engine
 
+WORK = attrgetter("data", "model", "training", "run.device", "run.precision")
+"""What runs in lock-step have in common."""
 ROOM = 0.8
 """Share of the free memory that states may fill."""
-
-Watch = Callable[[int, Progress], None]
-"""Called with the place of a run and its progress."""
 
 
 def run_in_lockstep(
@@ -45,13 +44,12 @@ def run_in_lockstep(
     while left:
         first = left[0].experiment
         world = build_world(first, 0)
-        part = [cell for cell in left if alike(cell.experiment, first)]
+        part = [cell for cell in left if WORK(cell.experiment) == WORK(first)]
         clients = max(cell.experiment.partition.clients for cell in part)
         part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
         taken = {cell.folder for cell in part}
         left = [cell for cell in left if cell.folder not in taken]
-        runs = [open_run(cell, resume) for cell in part]
-        run_together(runs, partial(_tell_place, tell, part), stop)
+        run_together([open_run(cell, resume) for cell in part], tell, stop)
         for cell in part:
             tell(cell, None)
 
@@ -73,38 +71,23 @@ def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:
 
 def run_together(
     runs: Sequence[OpenRun | None],
-    watch: Watch | None = None,
+    tell: Report = lambda cell, progress: None,
     stop: Callable[[], bool] | None = None,
 ) -> None:
     """All open runs to their end; `Interrupted` after a clean stop, which `stop` can ask for."""
-    open_runs = {place: run for place, run in enumerate(runs) if run is not None}
-    if not open_runs:
+    left = [run for run in runs if run is not None]
+    if not left:
         return
-    try:
-        engine = _shared_engine([run.simulation for run in open_runs.values()])
-        with polite() as stopping:
-            while open_runs:
-                _one_round(engine, open_runs, watch)
-                for place in [p for p, run in open_runs.items() if run.simulation.finished]:
-                    open_runs.pop(place).finish()
-                if (stopping() or (stop is not None and stop())) and open_runs:
-                    for run in open_runs.values():
-                        run.save()
-                    raise Interrupted
-    finally:
-        for run in open_runs.values():
-            run.close()
-
-
-def alike(one: Experiment, other: Experiment) -> bool:
-    """Whether clients of the two do the same kind of work."""
-
-    def kind(experiment: Experiment) -> tuple[object, ...]:
-        run = experiment.run
-        work = (experiment.data, experiment.model, experiment.training)
-        return *work, run.device, run.precision
-
-    return kind(one) == kind(other)
+    with ExitStack() as files, polite(stop) as stopping:
+        for run in left:
+            files.callback(run.close)
+        engine = _shared_engine(left)
+        while left:
+            left = _one_round(engine, left, tell)
+            if left and stopping():
+                for run in left:
+                    run.save()
+                raise Interrupted
 
 
 def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
@@ -117,32 +100,36 @@ def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
     return max(1, -(-count // max(1, batches)))
 
 
-def _one_round(engine: Engine, runs: dict[int, OpenRun], watch: Watch | None) -> None:
-    asked = {place: run.simulation.ask() for place, run in runs.items()}
-    trained = engine.train_orders([order for one in asked.values() for order in one.orders])
-    first = 0
-    for place, run in list(runs.items()):
-        last = first + len(asked[place].orders)
+def _one_round(engine: Engine, runs: list[OpenRun], tell: Report) -> list[OpenRun]:
+    """One round of every run; those that have further rounds."""
+    asked = [run.simulation.ask() for run in runs]
+    trained = engine.train_orders([order for one in asked for order in one.orders])
+    left, first = [], 0
+    for run, one in zip(runs, asked, strict=True):
+        last = first + len(one.orders)
         part = trained.part(slice(first, last))
         first = last
         try:
-            result = run.simulation.absorb(asked[place], part)
+            result = run.simulation.absorb(one, part)
         except RoundRefused as error:  # one run that diverges must not cost the others
-            runs.pop(place).fail(error)
+            run.fail(error)
             continue
         run.keep(result)
-        if watch is not None:
-            watch(place, run.progress(result))
+        tell(run.cell, run.progress(result))
+        if run.simulation.finished:
+            run.finish()
+        else:
+            left.append(run)
+    return left
 
 
-def _shared_engine(simulations: Sequence[Simulation]) -> Engine:
+def _shared_engine(runs: Sequence[OpenRun]) -> Engine:
     """Any of their engines, if all of them do the same kind of work."""
-    first = simulations[0].world
-    for simulation in simulations:
-        world = simulation.world
-        if not world.engine.joins_runs:
-            raise ConfigurationError("lock-step needs run.engine=batched or captured")
-        if not alike(world.experiment, first.experiment):
+    first, *others = [run.simulation.world for run in runs]
+    if not first.engine.joins_runs:
+        raise ConfigurationError("lock-step needs run.engine=batched or captured")
+    for world in others:
+        if WORK(world.experiment) != WORK(first.experiment):
             raise ConfigurationError("runs in lock-step must share data, model and training")
         if world.engine.name != first.engine.name:
             raise ConfigurationError(
@@ -150,7 +137,3 @@ def _shared_engine(simulations: Sequence[Simulation]) -> Engine:
                 f"{first.engine.name!r}: --set run.engine= chooses one for all that are new"
             )
     return first.engine
-
-
-def _tell_place(tell: Report, part: Sequence[Cell], place: int, progress: Progress) -> None:
-    tell(part[place], progress)

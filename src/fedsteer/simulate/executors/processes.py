@@ -12,9 +12,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
+from math import inf
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
@@ -31,7 +33,7 @@ from fedsteer.simulate.runner import (
 )
 
 TELL_EVERY = 0.5
-"""Seconds between two messages of a worker with runs in lock-step."""
+"""Seconds between two messages of a worker."""
 
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -49,29 +51,33 @@ _busy = threading.Lock()  # held while a worker has a run
 def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
     """All cells, `jobs` at a time; `Interrupted` after a clean stop."""
     context = multiprocessing.get_context("spawn")
-
-    def say() -> None:
-        try:
-            while True:
-                for number, progress in messages.get_nowait():
-                    tell(cells[number], progress)
-        except Empty:
-            pass
-
-    with one_thread_each(cells[0].experiment.run.device), polite() as stopping:
+    device = cells[0].experiment.run.device
+    # In lock-step on a GPU, a worker takes whole seeds.
+    left = deque([[n] for n in range(len(cells))] if device == "cpu" else shares(cells, jobs))
+    waiting: set[Future[list[int]]] = set()
+    with one_thread_each(device), polite() as stopping:
         messages, halt = context.Queue(), context.RawValue("b", 0)
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages, halt, os.getpid()))
-
-        def stop() -> bool:
-            halt.value = stopping()
-            return stopping()
-
         try:
-            # Never more calls than workers: a call that waits in the pool could not be stopped.
-            calls = _calls(cells, resume, jobs)
-            for done in _one_after_another(pool, jobs, calls, say, stop):
-                for number in done.result():
-                    tell(cells[number], None)
+            while left or waiting:
+                if stopping():
+                    halt.value = True
+                    left.clear()
+                # Never more calls than workers: a call that waits in the pool cannot be stopped.
+                while left and len(waiting) < jobs:
+                    part = left.popleft()
+                    with no_stops():
+                        waiting.add(
+                            pool.submit(_work, part, [cells[n] for n in part], resume, jobs)
+                        )
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                with suppress(Empty):
+                    while True:
+                        for number, progress in messages.get_nowait():
+                            tell(cells[number], progress)
+                for future in done:
+                    for number in future.result():
+                        tell(cells[number], None)
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
@@ -137,71 +143,28 @@ def _follow(parent: int) -> None:
     os._exit(1)
 
 
-def _work(number: int, cell: Cell, resume: bool) -> list[int]:
-    """Run one cell in a worker; `Interrupted` comes out of the future."""
-
-    def watch(progress: Progress) -> None:
-        _messages.put([(number, progress)])
-
-    with _busy, suppress(*GAVE_UP):
-        run_cell(cell, resume=resume, watch=watch, stop=_stopped)
-    return [number]
-
-
-def _work_together(numbers: list[int], cells: list[Cell], resume: bool, jobs: int) -> list[int]:
-    """Run several cells in lock-step in a worker."""
-    place = {cell.folder: number for number, cell in zip(numbers, cells, strict=True)}
+def _work(numbers: list[int], cells: list[Cell], resume: bool, jobs: int) -> list[int]:
+    """Run one cell, or several in lock-step, in a worker; `Interrupted` comes out of the future."""
+    number_of = {cell.folder: number for number, cell in zip(numbers, cells, strict=True)}
     latest: dict[int, Progress] = {}
-    sent = monotonic()
+    sent = -inf
 
     def tell(cell: Cell, progress: Progress | None) -> None:
         nonlocal sent
         if progress is not None:
-            latest[place[cell.folder]] = progress
+            latest[number_of[cell.folder]] = progress
         if monotonic() - sent > TELL_EVERY:
             _messages.put(list(latest.items()))
             latest.clear()
             sent = monotonic()
 
+    def stop() -> bool:
+        return bool(_halt.value)
+
     with _busy:
-        run_in_lockstep(cells, resume, tell, jobs, _stopped)
+        if len(cells) == 1:
+            with suppress(*GAVE_UP):
+                run_cell(cells[0], resume=resume, watch=partial(tell, cells[0]), stop=stop)
+        else:
+            run_in_lockstep(cells, resume, tell, jobs, stop)
     return numbers
-
-
-def _stopped() -> bool:
-    return bool(_halt.value)
-
-
-Call = tuple[Callable[..., list[int]], tuple[Any, ...]]
-"""What a worker is asked: a function and its arguments. It returns numbers of cells."""
-
-
-def _calls(cells: Sequence[Cell], resume: bool, jobs: int) -> list[Call]:
-    if cells[0].experiment.run.device == "cpu":
-        return [(_work, (number, cell, resume)) for number, cell in enumerate(cells)]
-    return [
-        (_work_together, (share, [cells[i] for i in share], resume, jobs))
-        for share in shares(cells, jobs)
-    ]
-
-
-def _one_after_another(
-    pool: ProcessPoolExecutor,
-    jobs: int,
-    calls: list[Call],
-    say: Callable[[], None],
-    stop: Callable[[], bool],
-) -> Iterator[Future[list[int]]]:
-    """Calls as they end, reporting progress in between; no new ones after a stop."""
-    left = deque(calls)
-    waiting: set[Future[list[int]]] = set()
-    while left or waiting:
-        if stop():
-            left.clear()
-        while left and len(waiting) < jobs:
-            work, given = left.popleft()
-            with no_stops():
-                waiting.add(pool.submit(work, *given))
-        done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-        say()
-        yield from done
