@@ -24,8 +24,8 @@ def to_text(measured: Measured) -> str:
         f"{plan.warm_up} round(s) of warm-up; weights compared after {plan.rounds} rounds",
     ]
     for row in rows:
-        cells = [f"{row[0]:<{widths[0]}}", f"{row[1]:<{widths[1]}}"]
-        cells += [f"{cell:>{width}}" for cell, width in zip(row[2:], widths[2:], strict=True)]
+        sides = zip(row, widths, "<<>>>>>>", strict=True)
+        cells = [f"{cell:{side}{width}}" for cell, width, side in sides]
         lines.append("  " + "  ".join(cells).rstrip())
     for timed in measured.timed:
         if len(timed.tried) > 1:

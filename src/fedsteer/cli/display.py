@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
@@ -21,11 +21,21 @@ Update = Callable[[float, str], None]
 @contextmanager
 def progress_bar(total: float, title: str, quiet: bool) -> Iterator[Update]:
     """A bar on a terminal, nothing otherwise."""
-    bar = None if quiet or not sys.stderr.isatty() else _rich_bar()
-    if bar is None:
+    if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda done, words: None
         return
-    with bar:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total, words="")
         yield lambda done, words: bar.update(task, completed=done, words=words)
 
@@ -37,23 +47,6 @@ def describe(progress: Progress) -> str:
         where = f"warm-up round {progress.number}"
     accuracy = "" if progress.accuracy is None else f" · accuracy {progress.accuracy:.3f}"
     return f"{where}{accuracy} · {progress.active} active"
-
-
-def _rich_bar() -> Any:
-    try:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    except ModuleNotFoundError:
-        return None
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[words]}"),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def run_cells(

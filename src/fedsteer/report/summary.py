@@ -22,7 +22,7 @@ from fedsteer.report.statistics import Estimate, estimate, height
 DEFAULT_BASELINE = "fedavg"
 OVER_CLIENTS = ("mean", "std", "p10")
 """Of the accuracies on the clients' own label mixtures."""
-COSTS = (
+TOTALS = (
     *("server_bytes", "bytes_up", "bytes_down", "uploads"),
     *("warm_up_rounds", "warm_up_uploads", "seconds"),
 )
@@ -125,7 +125,7 @@ def _row(entry: Entry, base: Entry | None, groups: Sequence[str]) -> Row:
             "late_difference": _difference(entry, base, _late_accuracy),
             **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
             **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
-            **{name: over_seeds(name) for name in COSTS},
+            **{name: over_seeds(name) for name in TOTALS},
         },
     )
 

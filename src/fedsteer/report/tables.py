@@ -17,8 +17,8 @@ from fedsteer.report.statistics import Estimate
 from fedsteer.report.summary import Row, Summary
 
 MISSING = "-"
-COSTS = ("memory", "warm-up rounds")
-"""Columns that are kept longest if there is little room; they often tell equal rules apart."""
+KEPT_LONGEST = ("memory", "warm-up rounds")
+"""Columns to keep if there is little room; they often tell equal rules apart."""
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
 DIFFERENCES = ("difference", "late_difference")
@@ -123,28 +123,22 @@ def to_csv(summary: Summary) -> str:
 def to_text(summary: Summary, width: int | None = None) -> str:
     """Aligned columns for a terminal; those that do not fit in `width` characters are named."""
     shown = columns(summary)
-    texts = [
-        [_printable(column.heading), *(_printable(column.text(row)) for row in summary.rows)]
-        for column in shown
-    ]
-    widths = [max(map(len, cells)) for cells in texts]
+    blocks = []  # the lines of every column, all of the same width
+    for column in shown:
+        texts = [column.heading, *(column.text(row) for row in summary.rows)]
+        cells = [_printable(text) for text in texts]
+        wide = max(map(len, cells))
+        cells = [cell.ljust(wide) if column.words else cell.rjust(wide) for cell in cells]
+        blocks.append([cells[0], "-" * wide, *cells[1:]])
     kept = list(range(len(shown)))
     first = sum(column.words for column in shown) + 1  # names, and the accuracy
-    spare = [*kept[first:-1]]  # the number of seeds stays: an accuracy without it says little
-    spare.sort(key=lambda i: (i != first, shown[i].heading not in COSTS, i))
-    while width is not None and sum(widths[i] + 2 for i in kept) - 2 > width and spare:
+    spare = kept[first:-1]  # the number of seeds stays: an accuracy without it says little
+    spare.sort(key=lambda i: (i != first, shown[i].heading not in KEPT_LONGEST, i))
+    while width is not None and sum(len(blocks[i][0]) + 2 for i in kept) - 2 > width and spare:
         kept.remove(spare.pop())
-    lines = []
-    for line in range(len(summary.rows) + 1):
-        cells = [
-            texts[i][line].ljust(widths[i]) if shown[i].words else texts[i][line].rjust(widths[i])
-            for i in kept
-        ]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "  ".join("-" * widths[i] for i in kept))
+    lines = ["  ".join(line).rstrip() for line in zip(*(blocks[i] for i in kept), strict=True)]
     words = note(summary)
-    if len(kept) < len(shown):
-        missing = (shown[i].heading for i in range(len(shown)) if i not in kept)
+    if missing := [column.heading for i, column in enumerate(shown) if i not in kept]:
         words += f" No room here for {', '.join(missing)}."
     below = textwrap.wrap(_printable(words), width or 100)
     return "\n".join([*lines, "", *below]) + "\n"
