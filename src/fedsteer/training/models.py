@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.T
 
 def logistic(shape: Shape, classes: int) -> nn.Module:
     """Multinomial logistic regression: convex."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(_features(shape), classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
 def mlp(
@@ -31,7 +32,7 @@ def mlp(
 ) -> nn.Module:
     """Fully connected layers."""
     layers: list[nn.Module] = [nn.Flatten()]
-    width = _features(shape)
+    width = math.prod(shape)
     for size in hidden:
         layers += [nn.Linear(width, size), _activation(activation)]
         width = size
@@ -196,10 +197,6 @@ def _imported(path: str) -> Callable[..., nn.Module]:
     if not callable(found):
         raise ConfigurationError(f"model {path!r} is not a factory: it cannot be called")
     return found
-
-
-def _features(shape: Shape) -> int:
-    return shape[0] * shape[1] * shape[2]
 
 
 def _activation(name: str) -> nn.Module:

@@ -64,20 +64,12 @@ def naming(client: int) -> Iterator[None]:
         ) from error
 
 
-class torch_threads:
-    """A block with this many threads for torch's products.
-
-    A class and no generator, which would take as long as a short product.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = self.before = count
-
-    def __enter__(self) -> None:
-        self.before = torch.get_num_threads()
-        if self.before != self.count:
-            torch.set_num_threads(self.count)
-
-    def __exit__(self, *error: object) -> None:
-        if self.before != self.count:
-            torch.set_num_threads(self.before)
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """A block with this many threads for torch's products."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -22,7 +22,6 @@ from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, torch_threads
 from fedsteer.training.engines.dense import DenseTrainer, is_wide
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.layers.basic import Sink
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
 from fedsteer.training.local import (
@@ -133,12 +132,11 @@ class BatchedEngine(Engine):
                 own_masks = None if masks is None else masks[pick]
                 own = weights[pick]
                 batch = (own, images, self.data.labels[points], group.shares, own_masks)
-                if in_place:  # half the memory traffic of a gradient and a step
-                    sink = Sink(own, adds=True, scale=-options.rate)
-                    losses[pick] += self.gradient.losses(*batch, sink)
-                    continue
-                gradient, loss = self.gradient(*batch)
+                # In place is half the memory traffic of a gradient and a step.
+                gradient, loss = self.gradient(*batch, options.rate if in_place else None)
                 losses[pick] += loss
+                if in_place:
+                    continue
                 descend(
                     options,
                     own,
@@ -180,7 +178,6 @@ class Plan:
         self.lengths = np.array([len(sizes) for _, sizes in schedules], np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
         self.sizes = np.concatenate([sizes for _, sizes in schedules])
-        self.even = int(self.lengths[0]) == int(self.lengths[-1])  # all take as many steps
         table = np.zeros((len(self.sizes), max(rows.shape[1] for rows, _ in schedules)), np.int64)
         for start, (rows, _) in zip(self.starts.tolist(), schedules, strict=True):
             table[start : start + len(rows)] = rows[:, :1]
@@ -195,15 +192,11 @@ class Plan:
 
     def points(self, step: int, group: Group) -> Tensor:
         """(c, widest) the batches of a group; padding repeats a point of the client at weight 0."""
-        if self.even:  # a view
-            by_step = self.table.view(len(self.lengths), -1, self.table.shape[1])
-            return by_step[group.first : group.last, step, : group.widest]
-        rows = self.rows[group.first : group.last] + step
-        return self.table[rows, : group.widest]
+        return self.table[self.rows[group.first : group.last] + step, : group.widest]
 
     def groups(self, step: int, pads: bool) -> list[Group]:
         """Runs of neighbours with batches of equal size or, if it `pads`, about equal."""
-        running = len(self.lengths) if self.even else int((self.lengths > step).sum())
+        running = int((self.lengths > step).sum())
         sizes = self.sizes[self.starts[:running] + step]
         if not np.array_equal(sizes, self._sizes):
             self._sizes = sizes

@@ -26,7 +26,7 @@ from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, TrainingData, batches
+from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, TrainingData, schedule
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
 
@@ -56,10 +56,7 @@ class CapturedEngine(Engine):
     def _train(self, orders: Sequence[Order]) -> Trained:
         updates = self.no_updates(len(orders))
         losses = updates.new_zeros(len(orders))
-        sizes = [
-            [len(b) for b in batches(self.options, o.points, o.seed, o.round, o.client)]
-            for o in orders
-        ]
+        sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
         steps = np.array([len(own) for own in sizes], np.int64)
         if not orders:
             return Trained(updates, steps, np.zeros(0))
@@ -69,7 +66,7 @@ class CapturedEngine(Engine):
             ]
         with precision(self.exact, self.data.images):
             # Graphs are captured before anything runs: a capture must be alone on the device.
-            for size in sorted({size for own in sizes for size in own}):
+            for size in np.unique(np.concatenate(sizes)).tolist():
                 for slot in self.slots:
                     slot.capture(size)
             work = [
@@ -182,14 +179,12 @@ class Slot:
     def _gradient(self, images: Tensor, labels: Tensor) -> None:
         if self.low is not self.weights:
             self.low.copy_(self.weights)
-        loss = self._loss(images, labels)
+        logits = functional_call(self.network.module, self.views, (images,)).float()
+        masks = self.options.mask_absent_labels
+        loss = cross_entropy(logits, labels, self.mask if masks else None)
         found = torch.autograd.grad(loss, list(self.views.values()))
         torch._foreach_copy_(self.into, list(found))
         self.loss += loss.detach()
-
-    def _loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self.network.module, self.views, (images,)).float()
-        return cross_entropy(logits, labels, self.mask if self.options.mask_absent_labels else None)
 
 
 def _views(network: Network, flat: Tensor) -> Iterator[tuple[Parameter, Tensor]]:

@@ -16,17 +16,11 @@ import torch
 from torch import Tensor
 
 from fedsteer.training.engines.base import Engine, naming, torch_threads
-from fedsteer.training.layers.basic import Sink, Weights
+from fedsteer.training.layers.basic import Flat
 from fedsteer.training.layers.formula import backpropagate
-from fedsteer.training.layers.host import channels_last, has_host_layers, host_layers
+from fedsteer.training.layers.host import channels_last, host_layers
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import (
-    PLAIN_SGD,
-    LocalRun,
-    LocalTraining,
-    Order,
-    Trained,
-)
+from fedsteer.training.local import PLAIN_SGD, LocalRun, LocalTraining, Order, Trained
 from fedsteer.training.networks import Network
 
 
@@ -36,15 +30,14 @@ class ThreadedEngine(Engine):
     name = "threaded"
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network)
+        layers = host_layers(known_layers(self.network))
         assert layers is not None, "`supports` says what this engine can train"
-        self.layers = host_layers(layers)
+        self.layers = layers
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """Plain stacks of convolutions and dense layers, on a CPU."""
-        layers = known_layers(network)
-        if device != "cpu" or layers is None or not has_host_layers(layers):
+        if device != "cpu" or host_layers(known_layers(network)) is None:
             return "it needs a CPU and a plain stack of convolutions and dense layers"
         return super().supports(network, options, device)
 
@@ -73,21 +66,20 @@ class ThreadedEngine(Engine):
         # Under plain SGD the gradient is never written down: it goes straight into the weights.
         plain = order.plain and not self.options.beyond(PLAIN_SGD)
         weights, mask = run.weights[None], None if run.mask is None else run.mask[None]
-        gradient = weights if plain else torch.empty_like(weights)
-        sink = Sink(gradient, adds=plain, scale=-self.options.rate if plain else 1.0)
+        gradient = None if plain else torch.empty_like(weights)
+        flat = Flat(weights, gradient, self.options.rate)
         total = 0.0
         for images, labels in run.batches():
             loss, _ = backpropagate(
                 self.layers,
-                Weights(weights, weights),
+                flat,
                 channels_last(images)[None],
                 labels[None],
                 weights.new_full((1, len(labels)), 1 / len(labels)),
                 mask,
-                sink,
             )
             total += float(loss)
-            if not plain:
+            if gradient is not None:
                 run.descend(gradient[0])
         torch.sub(order.start, run.weights, out=update)
         return len(run.sizes), total / len(run.sizes)

@@ -1,7 +1,7 @@
 """Layers of many clients at once, forward and backward by formula.
 
 Every layer takes stacked inputs (clients, samples, ...) and reads its parameters as views of the
-stacked flat vectors (clients, d). `backward` passes its own gradient to a `Sink` of that shape and
+stacked flat vectors (clients, d). `backward` hands in its own gradient in the same places and
 returns the gradient of its input. An activation, and the pooling after it, belong to the layer
 before them. Images have channels last, filters are (row, column, in, out); `Flatten` restores the
 order that torch's modules expect.
@@ -10,7 +10,7 @@ order that torch's modules expect.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,49 +19,49 @@ from fedsteer.training.layers.activations import activate_, activation_gradient
 from fedsteer.training.layers.convolution import Window, operations
 
 
-class Weights(NamedTuple):
-    """Stacked parameters, and the same numbers as convolutions read them (maybe bfloat16)."""
-
-    full: Tensor
-    short: Tensor
-
-
 @dataclass(frozen=True)
-class Sink:
-    """Where a gradient goes: flat <- flat + scale gradient, or flat <- gradient.
+class Flat:
+    """The flat vectors of stacked clients: their parameters, and where the gradient of these goes.
 
-    With `adds` the flat vectors may be the parameters themselves: a step of plain SGD that never
-    writes the gradient down.
+    Without memory for the gradient, the weights take a step of plain SGD at once, and the gradient
+    is never written down.
     """
 
-    flat: Tensor
-    adds: bool = False
-    scale: float = 1.0
+    weights: Tensor
+    gradient: Tensor | None = None
+    rate: float = 0.0  # of that step
+    short: Tensor | None = None  # the weights as convolutions read them, if that is in bfloat16
+
+    @property
+    def into(self) -> Tensor:
+        """What changes: the gradient, or the weights."""
+        return self.weights if self.gradient is None else self.gradient
 
     def take(self, place: Tensor, gradient: Tensor) -> None:
-        """The gradient of the parameters at `place`, a view of `flat`."""
-        if self.adds:
-            place.add_(gradient, alpha=self.scale)
+        """The gradient of the parameters at `place`, a view of `into`."""
+        if self.gradient is None:
+            place.add_(gradient, alpha=-self.rate)
         else:
             place.copy_(gradient)
 
     def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
         """The same for the gradient left @ right."""
-        place.baddbmm_(left, right, beta=int(self.adds), alpha=self.scale)
+        if self.gradient is None:
+            place.baddbmm_(left, right, alpha=-self.rate)
+        else:
+            place.baddbmm_(left, right, beta=0)
 
 
 class Layer(Protocol):
     """One layer."""
 
-    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         """Outputs, and what `backward` needs to see again besides the inputs."""
 
-    def backward(
-        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
-    ) -> Tensor:
-        """The gradient of the inputs (unused if `first`); `sink` gets that of the parameters.
+    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
+        """The gradient of the inputs (unused if `first`); `flat` takes that of the parameters.
 
-        Parameters are read before the sink gets anything, because it may change them.
+        Parameters are read before `flat` takes anything, because that may change them.
         """
 
 
@@ -75,20 +75,17 @@ class Linear:
     bias: int
     activation: str = ""
 
-    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
-        matrix, bias = self.views(weights.full)
+    def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
+        matrix, bias = self.views(flat.weights)
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.transpose(1, 2))
         return activate_(outputs, self.activation), outputs
 
-    def backward(
-        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
-    ) -> Tensor:
-        into, into_bias = self.views(sink.flat)
-        matrix = into if sink.flat is weights.full else self.views(weights.full)[0]
+    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
+        into, into_bias = self.views(flat.into)
         back = activation_gradient(seen, back, self.activation)
-        further = back if first else torch.bmm(back, matrix)
-        sink.take_product(into, back.transpose(1, 2), inputs)
-        sink.take(into_bias, back.sum(dim=1))
+        further = back if first else torch.bmm(back, self.views(flat.weights)[0])
+        flat.take_product(into, back.transpose(1, 2), inputs)
+        flat.take(into_bias, back.sum(dim=1))
         return further
 
     def views(self, flat: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,14 +110,14 @@ class Convolution:
     exact: bool = True  # float32 products; else tf32, or bfloat16 if the inputs are
 
     def forward(
-        self, weights: Weights, inputs: Tensor, beside: Tensor | None = None
+        self, flat: Flat, inputs: Tensor, beside: Tensor | None = None
     ) -> tuple[Tensor, Any]:
         values, which = operations(inputs).convolve(
             inputs,
-            self.filters(weights.short),
+            self.filters(flat.weights if flat.short is None else flat.short),
             self.window,
             self.exact,
-            self.offset(weights.full),
+            self.offset(flat.weights),
             self.activation,
             self.pools,
             beside,
@@ -129,8 +126,7 @@ class Convolution:
 
     def backward(
         self,
-        weights: Weights,
-        sink: Sink,
+        flat: Flat,
         inputs: Tensor,
         seen: Any,
         back: Tensor,
@@ -146,17 +142,17 @@ class Convolution:
             back = operations(back).spread(back, which, whole)
         further = back
         if not first:
-            filters = self.filters(weights.short)
+            filters = self.filters(flat.weights if flat.short is None else flat.short)
             further = operations(back).input_gradient(
                 back, filters, self.window, sides, self.exact, beside
             )
-        into = self.filters(sink.flat)
-        found = torch.empty_like(into) if sink.adds else into
+        into = self.filters(flat.into)
+        found = torch.empty_like(into) if flat.gradient is None else into
         operations(inputs).filter_gradient(inputs, back, self.window, found, self.exact)
-        if sink.adds:
-            sink.take(into, found)
+        if flat.gradient is None:
+            flat.take(into, found)
         if offset is not None:
-            sink.take(sink.flat[:, self.bias : self.bias + self.outside], offset)
+            flat.take(flat.into[:, self.bias : self.bias + self.outside], offset)
         return further
 
     def filters(self, flat: Tensor) -> Tensor:
@@ -174,12 +170,10 @@ class Convolution:
 class Flatten:
     """Images to vectors, in the order channel, row, column."""
 
-    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         return inputs.permute(0, 1, 4, 2, 3).flatten(2), None
 
-    def backward(
-        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
-    ) -> Tensor:
+    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
         height, width, channels = inputs.shape[2:]
         shaped = back.unflatten(2, (channels, height, width))
         return shaped.permute(0, 1, 3, 4, 2).contiguous()

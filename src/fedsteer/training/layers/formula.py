@@ -7,11 +7,12 @@ stacked convolution or a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers.basic import Flatten, Layer, Sink, Weights
+from fedsteer.training.layers.basic import Flat, Flatten, Layer
 from fedsteer.training.layers.known import is_dense, mixes_samples
 from fedsteer.training.loss import cross_entropy_gradient
 from fedsteer.training.networks import Network
@@ -21,27 +22,26 @@ ALIGNED = 64
 
 def backpropagate(
     layers: Sequence[Layer],
-    parameters: Weights,
+    flat: Flat,
     value: Tensor,
     labels: Tensor,
     weights: Tensor,
     masks: Tensor | None,
-    sink: Sink,
     inner: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(c,) losses of stacked batches, and the gradient of `value` if these layers are `inner` ones.
 
-    The gradient of the parameters goes to `sink`.
+    `flat` takes the gradient of the parameters.
     """
     inputs, seen = [], []
     for layer in layers:
         inputs.append(value)
-        value, kept = layer.forward(parameters, value)
+        value, kept = layer.forward(flat, value)
         seen.append(kept)
     losses, back = cross_entropy_gradient(value, labels, weights, masks)
     for index in range(len(layers) - 1, -1, -1):
         back = layers[index].backward(
-            parameters, sink, inputs[index], seen[index], back, first=index == 0 and not inner
+            flat, inputs[index], seen[index], back, first=index == 0 and not inner
         )
     return losses, back
 
@@ -70,28 +70,27 @@ class FormulaGradient:
         return flat if self.dense else flat[:, self._orders(flat)[1]]
 
     def __call__(
-        self, flat: Tensor, images: Tensor, labels: Tensor, weights: Tensor, masks: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """images (c, b, ...), labels (c, b), weights (c, b): 1/batch size, 0 for padding."""
-        gradient = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)
-        gradient[:, self.network.dim :] = 0
-        return gradient, self.losses(flat, images, labels, weights, masks, Sink(gradient))
-
-    def losses(
         self,
-        flat: Tensor,
+        weights: Tensor,
         images: Tensor,
         labels: Tensor,
-        weights: Tensor,
+        shares: Tensor,
         masks: Tensor | None,
-        sink: Sink,
-    ) -> Tensor:
-        """The losses alone; the gradient goes to `sink`, which may be `flat` itself."""
+        rate: float | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """images (c, b, ...), labels (c, b), shares (c, b): 1/batch size, 0 for padding.
+
+        With a rate, the weights take a step of plain SGD, and stand in place of the gradient.
+        """
         value = images.flatten(2) if self.dense else images.permute(0, 1, 3, 4, 2)
-        parameters = Weights(flat, flat)
-        if self.shortens and flat.is_cuda:
-            parameters, value = Weights(flat, flat.bfloat16()), value.bfloat16()
-        return backpropagate(self.layers, parameters, value, labels, weights, masks, sink)[0]
+        flat = Flat(weights, rate=rate or 0.0)
+        if rate is None:
+            gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
+            gradient[:, self.network.dim :] = 0
+            flat = Flat(weights, gradient)
+        if self.shortens and weights.is_cuda:
+            flat, value = replace(flat, short=weights.bfloat16()), value.bfloat16()
+        return flat.into, backpropagate(self.layers, flat, value, labels, shares, masks)[0]
 
     def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         if self._order is None or self._order[0].device != flat.device:

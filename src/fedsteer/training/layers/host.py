@@ -21,25 +21,22 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsteer.training.layers.activations import activate_, activation_gradient
-from fedsteer.training.layers.basic import Convolution, Flatten, Layer, Linear, Sink, Weights
+from fedsteer.training.layers.basic import Convolution, Flat, Flatten, Layer, Linear
 
 aten = torch.ops.aten
 
 
-def has_host_layers(layers: Sequence[Layer]) -> bool:
-    """Whether `host_layers` knows all of them."""
-    return all(isinstance(layer, (Linear, Convolution, Flatten)) for layer in layers)
-
-
-def host_layers(layers: Sequence[Layer]) -> list[Layer]:
-    """The same layers, for images of one client as `channels_last` makes them."""
-    return [_host_layer(layer) for layer in layers]
-
-
-def _host_layer(layer: Layer) -> Layer:
-    if isinstance(layer, Convolution):
-        return HostConvolution(layer)
-    return HostFlatten() if isinstance(layer, Flatten) else layer
+def host_layers(layers: Sequence[Layer] | None) -> list[Layer] | None:
+    """The same for images of one client as `channels_last` makes them; None if one is unknown."""
+    found: list[Layer] = []
+    for layer in layers or ():
+        if isinstance(layer, Convolution):
+            found.append(HostConvolution(layer))
+        elif isinstance(layer, (Linear, Flatten)):
+            found.append(HostFlatten() if isinstance(layer, Flatten) else layer)
+        else:
+            return None
+    return found or None
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -60,12 +57,12 @@ class HostConvolution:
 
     layer: Convolution
 
-    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         layer, window = self.layer, self.layer.window
-        bias = layer.offset(weights.full)
+        bias = layer.offset(flat.weights)
         values = F.conv2d(
             inputs[0],
-            self._filters(weights.full),
+            self._filters(flat.weights),
             None if bias is None else bias[0],
             window.stride,
             window.padding,
@@ -76,25 +73,23 @@ class HostConvolution:
         outputs = activate_(pooled, layer.activation)
         return outputs.unsqueeze(0), (outputs, values, which)
 
-    def backward(
-        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
-    ) -> Tensor:
+    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
         layer, window = self.layer, self.layer.window
         outputs, values, which = seen
-        back = activation_gradient(outputs, back[0], layer.activation, into=back[0])
+        back = activation_gradient(outputs, back[0], layer.activation)
         offset = None if layer.bias < 0 else back.sum(dim=(0, 2, 3))
         if which is not None:
             back = aten.max_pool2d_with_indices_backward(
                 back, values, [2, 2], [2, 2], [0, 0], [1, 1], False, which
             )
         further, filters, _ = aten.convolution_backward(
-            back, inputs[0], self._filters(weights.full), [layer.outside], [window.stride] * 2,
+            back, inputs[0], self._filters(flat.weights), [layer.outside], [window.stride] * 2,
             [window.padding] * 2, [1, 1], False, [0, 0], 1, [not first, True, False],
         )  # fmt: skip
-        sink.take(self._filters(sink.flat), filters)
-        place = layer.offset(sink.flat)
+        flat.take(self._filters(flat.into), filters)
+        place = layer.offset(flat.into)
         if offset is not None and place is not None:
-            sink.take(place[0], offset)
+            flat.take(place[0], offset)
         return back if first else further.unsqueeze(0)
 
     def _filters(self, flat: Tensor) -> Tensor:
@@ -107,10 +102,8 @@ class HostConvolution:
 class HostFlatten:
     """Images to vectors, in the order channel, row, column."""
 
-    def forward(self, weights: Weights, inputs: Tensor) -> tuple[Tensor, Any]:
+    def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         return inputs.flatten(2), None
 
-    def backward(
-        self, weights: Weights, sink: Sink, inputs: Tensor, seen: Any, back: Tensor, first: bool
-    ) -> Tensor:
+    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
         return channels_last(back.view(inputs.shape)[0]).unsqueeze(0)

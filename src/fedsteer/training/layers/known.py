@@ -86,36 +86,38 @@ class _Stack:
             self.layers[-1] = _activated(last, ACTIVATIONS[kind])
         elif kind is nn.MaxPool2d:
             _need(isinstance(last, Convolution) and last.activation and not last.pools)
-            _need(_halves(module))
+            _need((module.kernel_size, module.stride, module.padding) == (2, 2, 0))
+            _need((module.dilation, module.ceil_mode) == (1, False))
             self.layers[-1] = replace(last, pools=True)
         elif kind is nn.Flatten:
-            _need(_whole(module) and (not self.flat or isinstance(last, Mean)))
+            _need((module.start_dim, module.end_dim) == (1, -1))
+            _need(not self.flat or isinstance(last, Mean))
             self.layers += [] if self.flat else [Flatten()]
             self.flat = True
-        elif kind is nn.Linear:
-            _need(self.flat)
-            weight, bias = self._start(name, "weight"), self._start(name, "bias")
-            self.layers.append(Linear(module.in_features, module.out_features, weight, bias))
         else:
-            _need(not self.flat)
-            self.layers.append(self._image_layer(module, name))
-            self.flat = kind is nn.AdaptiveAvgPool2d
-
-    def _image_layer(self, module: nn.Module, name: str) -> Layer:
-        kind = type(module)
-        if kind is nn.Conv2d:
-            return self._convolution(module, name)
-        if kind is nn.BatchNorm2d:
-            return self._norm(module, name)
-        if kind is PreActBlock:
-            return self._block(module, name)
-        _need(kind is nn.AdaptiveAvgPool2d and module.output_size in (1, (1, 1)) and self.layers)
-        return Mean()
+            makers = {
+                nn.Linear: self._linear,
+                nn.Conv2d: self._convolution,
+                nn.BatchNorm2d: self._norm,
+                PreActBlock: self._block,
+                nn.AdaptiveAvgPool2d: self._mean,
+            }
+            _need(kind in makers and self.flat == (kind is nn.Linear))
+            self.layers.append(makers[kind](module, name))
+            self.flat = self.flat or kind is nn.AdaptiveAvgPool2d
 
     def _start(self, name: str, parameter: str) -> int:
         """Where a parameter is in the flat vector."""
         _need(f"{name}.{parameter}" in self.starts)
         return self.starts[f"{name}.{parameter}"]
+
+    def _mean(self, module: nn.AdaptiveAvgPool2d, name: str) -> Mean:
+        _need(module.output_size in (1, (1, 1)) and self.layers)
+        return Mean()
+
+    def _linear(self, module: nn.Linear, name: str) -> Linear:
+        weight, bias = self._start(name, "weight"), self._start(name, "bias")
+        return Linear(module.in_features, module.out_features, weight, bias)
 
     def _convolution(self, module: nn.Conv2d, name: str) -> Convolution:
         _need(_plain(module))
@@ -166,12 +168,3 @@ def _plain(module: nn.Conv2d) -> bool:
         and module.padding_mode == "zeros"
         and module.padding in [(p, p) for p in range(rows)]
     )
-
-
-def _whole(module: nn.Module) -> bool:
-    return (module.start_dim, module.end_dim) == (1, -1)
-
-
-def _halves(module: nn.Module) -> bool:
-    sizes = (module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
-    return sizes == (2, 2, 0, 1, False)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsteer.training.engines.base import torch_threads
 from fedsteer.training.engines.dense.gram import GramMatrices, Points
 from fedsteer.training.layers.activations import activate_, activation_gradient
-from fedsteer.training.layers.basic import Layer, Linear, Sink, Weights
+from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.formula import backpropagate
 from fedsteer.training.layers.known import is_dense
 from fedsteer.training.local import (
@@ -132,8 +132,7 @@ class DenseTrainer:
         masks = None
         if options.mask_absent_labels:
             masks = torch.stack([self.data.label_mask(order.points) for order in orders])
-        weights = Weights(upper, upper)
-        sink = Sink(upper, adds=True, scale=-options.rate)
+        flat = Flat(upper, rate=options.rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
             rows = [_reordered(values, places) for values in (outputs, gram, labels)]
@@ -147,7 +146,7 @@ class DenseTrainer:
                     active.baddbmm_(products[:, :, :met], given[:, :met], alpha=-options.rate)
                 activate_(active, activation)
                 loss, back = backpropagate(
-                    self.upper, weights, active, targets, share, masks, sink, inner=True
+                    self.upper, flat, active, targets, share, masks, inner=True
                 )
                 losses += loss
                 back = activation_gradient(active, back, activation)
