@@ -162,6 +162,8 @@ def test_messages_expire_with_their_round() -> None:
 
     FedSteer().start(FakeGrid({11: client}), arrays(**INITIAL), num_rounds=1, timeout=17)
     assert seen == [17.0, 17.0]
+    FedSteer().start(FakeGrid({11: client}), arrays(**INITIAL), num_rounds=1, timeout=None)
+    assert len(seen) == 4 and min(seen[2:]) > 3600  # Flower's own limit
 
 
 def test_too_few_registrations_are_an_error() -> None:

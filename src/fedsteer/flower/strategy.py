@@ -98,13 +98,14 @@ class RuleStrategy(Strategy):
         grid: Grid,
         initial_arrays: ArrayRecord,
         num_rounds: int = 3,
-        timeout: float = 3600,
+        timeout: float | None = 3600,
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """As Flower's, but resume after the last finished round if there is a checkpoint."""
-        self._own_loop, self._timeout = True, float(timeout)
+        self._own_loop = True
+        self._timeout = None if timeout is None else float(timeout)
         try:
             self.run.begin(initial_arrays)
             self.run.let_leave(save=True)
