@@ -21,7 +21,7 @@ from fedsteer.data import (
 )
 from fedsteer.data.partition import partition_of
 from fedsteer.errors import ConfigurationError
-from fedsteer.participation import group_probabilities
+from fedsteer.participation import GroupsOptions
 
 EMNIST_LIKE = np.repeat(np.arange(47), 786)
 DIGITS_LIKE = np.arange(900) % 10
@@ -103,7 +103,7 @@ def test_data_groups_are_independent_of_participation_groups() -> None:
     """With the same seed for both, weak clients are rare no more often than by chance."""
     both = 0
     for seed in range(200):
-        weak = group_probabilities(seed=seed) < 0.1
+        weak = GroupsOptions().long_run(100, seed) < 0.1
         rare = label_groups(DIGITS_LIKE, points=8, seed=seed).group == 1
         both += int((weak & rare).sum())
     # 200 hypergeometric draws: mean 5, deviation 1.51 each.

@@ -13,29 +13,33 @@ from fedsteer.participation import (
     PROCESSES,
     Bernoulli,
     Diurnal,
-    Everybody,
+    GroupsOptions,
     Markov,
     Participation,
     Trace,
-    group_probabilities,
 )
-from fedsteer.participation.everybody import EverybodyOptions
+from fedsteer.participation.bernoulli import EverybodyOptions
+from fedsteer.participation.diurnal import DiurnalOptions
 
 P = np.array([0.04, 0.16, 0.5, 0.9])
 MANY = np.repeat(P, 250)  # client i has probability P[i // 250]
+
+
+def diurnal(probabilities: np.ndarray, *, seed: int = 0, **options: Any) -> Diurnal:
+    return Diurnal(probabilities, DiurnalOptions(**options), seed)
 
 
 def processes(seed: int) -> list[Participation]:
     """Every process; a new one is enrolled by one line."""
     rng = np.random.default_rng(seed)
     return [
-        Everybody(7),
+        EverybodyOptions().process(7, seed),
         Bernoulli(P, seed),
-        Bernoulli(group_probabilities(20, seed=seed), seed),
+        GroupsOptions().process(20, seed),
         Markov(P, 12.0, seed),
-        Markov(np.append(P, 1.0), np.array([2.0, 3.0, 4.0, 50.0, 1.0]), seed),
-        Diurnal(P, 0.9, 7.5, seed=seed),
-        Diurnal(P, 0.9, 24, phases="spread", seed=seed),
+        Markov(np.append(P, 1.0), 50.0, seed),
+        diurnal(P, amplitude=0.9, period=7.5, seed=seed),
+        diurnal(P, amplitude=0.9, phases="spread", seed=seed),
         Trace(tuple(np.sort(rng.random((1, 2))) * 100 for _ in range(6)), 7.0, 100.0),
     ]
 
@@ -98,9 +102,9 @@ def test_probabilities_are_the_long_run_shares(kind: int) -> None:
 
 
 def test_the_papers_groups() -> None:
-    process = Bernoulli(group_probabilities(seed=4), seed=4)
+    process = GroupsOptions().process(100, 4)
     assert sorted(process.probabilities.tolist()) == [0.04] * 50 + [0.16] * 50
-    assert not np.array_equal(process.probabilities, group_probabilities(seed=5))
+    assert not np.array_equal(process.probabilities, GroupsOptions().long_run(100, 5))
     present = [len(process.present(number)) for number in range(2000)]
     assert abs(np.mean(present) - 10) < 0.3
     assert abs(np.var(present) - 50 * (0.04 * 0.96 + 0.16 * 0.84)) < 1
@@ -129,15 +133,17 @@ def test_markov_has_the_right_share_and_burst_length() -> None:
 
 
 def test_markov_with_the_shortest_bursts_is_bernoulli() -> None:
-    process = Markov(P, 1 / (1 - P), seed=6)
-    for number in range(100):
-        np.testing.assert_array_equal(process.present(number), Bernoulli(P, 6).present(number))
+    for p in P:
+        same = np.full(20, p)
+        process, independent = Markov(same, 1 / (1 - p), seed=6), Bernoulli(same, 6)
+        for number in range(100):
+            np.testing.assert_array_equal(process.present(number), independent.present(number))
 
 
 def test_diurnal_swings_together_or_apart() -> None:
     base = np.full(2000, 0.3)
-    together = Diurnal(base, amplitude=0.8, period=24, seed=0)
-    apart = Diurnal(base, amplitude=0.8, period=24, phases="spread", seed=0)
+    together = diurnal(base, amplitude=0.8, period=24, seed=0)
+    apart = diurnal(base, amplitude=0.8, period=24, phases="spread", seed=0)
     by_hour = table(together, 48).sum(axis=1).reshape(2, 24).mean(axis=0) / 2000
     expected = 0.3 * (1 + 0.8 * np.sin(2 * np.pi * np.arange(24) / 24))
     np.testing.assert_allclose(by_hour, expected, atol=0.03)
@@ -148,10 +154,10 @@ def test_diurnal_swings_together_or_apart() -> None:
 
 @pytest.mark.parametrize("period", [10, 10.5, 2.5])
 def test_diurnal_probability_counts_the_clipping(period: float) -> None:
-    process = Diurnal(np.array([0.9, 1.0]), amplitude=1.0, period=period)
+    process = diurnal(np.array([0.9, 1.0]), amplitude=1.0, period=period)
     mean = np.mean([process.at(number) for number in range(2100)], axis=0)
     np.testing.assert_allclose(process.probabilities, mean, atol=1e-9)
-    long = Diurnal(process.base, amplitude=1.0, period=1e11)  # takes no longer than others
+    long = diurnal(process.base, amplitude=1.0, period=1e11)  # takes no longer than others
     np.testing.assert_allclose(long.probabilities, [0.7, 0.7], atol=0.05)
     assert (mean < [0.9, 1.0]).all()
     assert all(0 < p <= 1 for number in range(30) for p in process.at(number))
@@ -160,14 +166,14 @@ def test_diurnal_probability_counts_the_clipping(period: float) -> None:
 def test_many_clients_cost_no_loop() -> None:
     clients = 1_000_000
     probabilities = np.full(clients, 0.01)
-    for process in (Bernoulli(probabilities), Markov(probabilities, 3.0), Diurnal(probabilities)):
+    for process in (Bernoulli(probabilities), Markov(probabilities, 3.0), diurnal(probabilities)):
         assert abs(len(process.present(0)) - 10_000) < 500
 
 
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: Everybody(0),
+        lambda: EverybodyOptions().process(0, 0),
         lambda: Bernoulli(np.array([])),
         lambda: Bernoulli(np.array([[0.5]])),
         lambda: Bernoulli(np.array([0.5, 0.0])),
@@ -175,18 +181,18 @@ def test_many_clients_cost_no_loop() -> None:
         lambda: Bernoulli(np.array([np.nan])),
         lambda: Bernoulli("half"),  # type: ignore[arg-type]
         lambda: Bernoulli(P, seed=-1),
-        lambda: group_probabilities(0),
-        lambda: group_probabilities(share=1.5),
-        lambda: group_probabilities(weak=0.0),
-        lambda: group_probabilities(seed=-1),
+        lambda: GroupsOptions().process(0, 0),
+        lambda: GroupsOptions(share=1.5),
+        lambda: GroupsOptions(weak=0.0),
+        lambda: EverybodyOptions().process(5, -1),
         lambda: Markov(P, 1.0),
         lambda: Markov(P, -3.0),
         lambda: Markov(P, float("inf")),
-        lambda: Markov(P, np.array([20.0, 20.0])),
-        lambda: Diurnal(P, amplitude=1.5),
-        lambda: Diurnal(P, period=1),
-        lambda: Diurnal(P, period=float("nan")),
-        lambda: Diurnal(P, phases="random"),
+        lambda: Markov(P, float("nan")),
+        lambda: diurnal(P, amplitude=1.5),
+        lambda: diurnal(P, period=1),
+        lambda: diurnal(P, period=float("nan")),
+        lambda: diurnal(P, phases="random"),
         lambda: EverybodyOptions(reported="guessed"),
         lambda: EverybodyOptions(reported="wrong", wrong_factor=0.0),
         lambda: EverybodyOptions(reported="wrong", wrong_noise=-1.0),
@@ -218,14 +224,14 @@ def test_what_rules_are_told() -> None:
 
 
 def test_a_process_without_known_probabilities_can_only_be_estimated() -> None:
-    class Unknown(Everybody):
+    class Unknown(Bernoulli):
         @property
         def probabilities(self) -> None:  # type: ignore[override]
             return None
 
-    assert told(Unknown(3), reported="estimated") is None
+    assert told(Unknown(P), reported="estimated") is None
     with pytest.raises(ConfigurationError, match="not known"):
-        told(Unknown(3))
+        told(Unknown(P))
 
 
 @pytest.mark.parametrize("kind", PROCESSES)

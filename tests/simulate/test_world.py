@@ -12,7 +12,7 @@ import torch
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.options import option
-from fedsteer.participation import PROCESSES, Everybody, ParticipationOptions
+from fedsteer.participation import PROCESSES, Bernoulli, ParticipationOptions
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, settings_toml
 from fedsteer.simulate.world import World, build_world
@@ -185,9 +185,9 @@ class InTurnsOptions(ParticipationOptions):
     kind = "in-turns"
     step: int = option(3, "every so many clients", low=1)
 
-    def process(self, clients: int, seed: int) -> Everybody:
+    def process(self, clients: int, seed: int) -> Bernoulli:
         """As many as come in their turn."""
-        return Everybody(-(-clients // self.step))
+        return Bernoulli(np.ones(-(-clients // self.step)), seed)
 
 
 def test_a_process_enters_one_table(monkeypatch: pytest.MonkeyPatch) -> None:

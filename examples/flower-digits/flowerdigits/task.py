@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedsteer.data import LabelGroups, digits
 from fedsteer.draws import generator
-from fedsteer.participation import group_probabilities
+from fedsteer.participation import GroupsOptions
 
 
 def make_model(seed: int = 0) -> nn.Module:
@@ -37,7 +37,7 @@ def is_there(
     partition: int, number: int, clients: int, weak: float, powerful: float, seed: int
 ) -> bool:
     """Draw with the client's probability; a function of (seed, round, client)."""
-    odds = group_probabilities(clients, weak, powerful, 0.5, seed)
+    odds = GroupsOptions(weak=weak, powerful=powerful).long_run(clients, seed)
     draw = generator(seed, "is there", round=number, client=partition)
     return bool(draw.random() < odds[partition])
 

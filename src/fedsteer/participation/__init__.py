@@ -1,10 +1,9 @@
 """Which clients take part in each round: one file per process, and the table of their options.
 
-    base             `Participation`, the protocol; options and probabilities that several share
-    bernoulli        independent draws
+    base             `Participation`, the protocol; options and draws that several share
+    bernoulli        independent draws; full participation
     markov           bursts of presence and absence
     diurnal          day and night
-    everybody        full participation
     trace            recorded availability
     trace_files      `read_trace`: our own CSV and JSON, FedScale's pickle, FLASH's event log
 
@@ -12,14 +11,14 @@ Every process is a function of (seed, round): asking for a round twice, in anoth
 another process gives the same clients.
 """
 
-from fedsteer.participation.base import (
-    Participation,
-    ParticipationOptions,
-    group_probabilities,
+from fedsteer.participation.base import Participation, ParticipationOptions
+from fedsteer.participation.bernoulli import (
+    Bernoulli,
+    BernoulliOptions,
+    EverybodyOptions,
+    GroupsOptions,
 )
-from fedsteer.participation.bernoulli import Bernoulli, BernoulliOptions, GroupsOptions
 from fedsteer.participation.diurnal import Diurnal, DiurnalOptions
-from fedsteer.participation.everybody import Everybody, EverybodyOptions
 from fedsteer.participation.markov import Markov, MarkovOptions
 from fedsteer.participation.trace import Trace
 from fedsteer.participation.trace_files import TraceOptions, read_trace
@@ -28,12 +27,11 @@ __all__ = [
     "PROCESSES",
     "Bernoulli",
     "Diurnal",
-    "Everybody",
+    "GroupsOptions",
     "Markov",
     "Participation",
     "ParticipationOptions",
     "Trace",
-    "group_probabilities",
     "read_trace",
 ]
 

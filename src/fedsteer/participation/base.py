@@ -107,9 +107,16 @@ class LongRunOptions(ParticipationOptions):
     probabilities: list[float] | None = option(None, "any vector instead of the two groups")
 
     def long_run(self, clients: int, seed: int) -> Probabilities:
-        """The share of rounds each client takes part in, (N,)."""
+        """The share of rounds each client takes part in, (N,).
+
+        In groups, round(share * clients) clients have probability `weak`. Which ones is drawn from
+        the seed for this purpose alone, independently of the group a client's data puts it in.
+        """
         if self.probabilities is None:
-            return group_probabilities(clients, self.weak, self.powerful, self.share, seed)
+            values = np.full(clients, self.powerful)
+            order = draws.generator(seed, "participation groups").permutation(clients)
+            values[order[: round(self.share * clients)]] = self.weak
+            return values
         if len(self.probabilities) != clients:
             raise ConfigurationError(
                 f"participation.probabilities has {len(self.probabilities)} entries "
@@ -118,26 +125,36 @@ class LongRunOptions(ParticipationOptions):
         return checked_probabilities(self.probabilities)
 
 
-def group_probabilities(
-    clients: int = 100,
-    weak: float = 0.04,
-    powerful: float = 0.16,
-    share: float = 0.5,
-    seed: int = 0,
-) -> Probabilities:
-    """round(share * clients) clients with probability `weak`, the others with `powerful`.
+class DrawnProcess(ABC):
+    """A process that starts from long-run probabilities and draws once per client and round."""
 
-    Which clients are weak is drawn from the seed for this purpose alone, so it is independent of
-    the group a client's data puts it in.
-    """
-    check_whole("clients", clients, low=1)
-    check_whole("seed", seed)
-    if not 0 <= share <= 1:
-        raise ConfigurationError(f"share must be in [0, 1], got {share}")
-    values = np.full(clients, powerful, dtype=np.float64)
-    order = draws.generator(seed, "participation groups").permutation(clients)
-    values[order[: round(share * clients)]] = weak
-    return checked_probabilities(values)
+    def __init__(self, probabilities: ArrayLike, seed: int = 0) -> None:
+        check_whole("seed", seed)
+        self.base = checked_probabilities(probabilities)
+        self.seed = seed
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return len(self.base)
+
+    @property
+    def probabilities(self) -> Probabilities:
+        """The long-run share of rounds each client takes part in, (N,)."""
+        return self.base
+
+    def present(self, round: int) -> ClientNumbers:
+        """The clients present in a round, in rising order."""
+        check_whole("round", round)
+        return np.flatnonzero(self.on(round))
+
+    @abstractmethod
+    def on(self, round: int) -> NDArray[np.bool_]:
+        """Whether each client is present in a round, (N,)."""
+
+    def chance(self, round: int) -> Probabilities:
+        """The draw of each client for a round, uniform in [0, 1), (N,)."""
+        return draws.generator(self.seed, "participation", round=round).random(self.clients)
 
 
 def checked_probabilities(values: ArrayLike) -> Probabilities:
@@ -157,7 +174,7 @@ def checked_probabilities(values: ArrayLike) -> Probabilities:
     return array
 
 
-def check_whole(name: str, value: int, low: int = 0) -> None:
-    """Refuse anything but a whole number of at least `low`."""
-    if not isinstance(value, int | np.integer) or value < low:
-        raise ConfigurationError(f"{name} must be a whole number from {low}, got {value!r}")
+def check_whole(name: str, value: int) -> None:
+    """Refuse anything but a whole number from 0."""
+    if not isinstance(value, int | np.integer) or value < 0:
+        raise ConfigurationError(f"{name} must be a whole number from 0, got {value!r}")

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedsteer import draws
-from fedsteer.participation.base import (
-    ClientNumbers,
-    LongRunOptions,
-    Probabilities,
-    check_whole,
-    checked_probabilities,
-)
+from fedsteer.participation.base import DrawnProcess, LongRunOptions, ParticipationOptions
 
 
 @dataclass(frozen=True)
@@ -24,7 +18,7 @@ class BernoulliOptions(LongRunOptions):
 
     def process(self, clients: int, seed: int) -> Bernoulli:
         """Independent draws with these probabilities."""
-        return Bernoulli(self.long_run(clients, seed), seed=seed)
+        return Bernoulli(self.long_run(clients, seed), seed)
 
 
 @dataclass(frozen=True)
@@ -34,24 +28,20 @@ class GroupsOptions(BernoulliOptions):
     kind = "groups"
 
 
-@dataclass(frozen=True, eq=False)
-class Bernoulli:
+@dataclass(frozen=True)
+class EverybodyOptions(ParticipationOptions):
+    """All clients take part in every round."""
+
+    kind = "everybody"
+
+    def process(self, clients: int, seed: int) -> Bernoulli:
+        """Full participation: every draw succeeds."""
+        return Bernoulli(np.ones(clients), seed)
+
+
+class Bernoulli(DrawnProcess):
     """Client i is present with `probabilities[i]`, independently of others and of other rounds."""
 
-    probabilities: Probabilities
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probabilities", checked_probabilities(self.probabilities))
-        check_whole("seed", self.seed)
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return len(self.probabilities)
-
-    def present(self, round: int) -> ClientNumbers:
-        """The clients whose draw succeeds in this round."""
-        check_whole("round", round)
-        chance = draws.generator(self.seed, "participation", round=round).random(self.clients)
-        return np.flatnonzero(chance < self.probabilities)
+    def on(self, round: int) -> NDArray[np.bool_]:
+        """The clients whose draw succeeds."""
+        return self.chance(round) < self.probabilities

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from fedsteer import draws
-from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
 from fedsteer.participation.base import (
     SMALLEST_PROBABILITY,
-    ClientNumbers,
+    DrawnProcess,
     LongRunOptions,
     Probabilities,
-    check_whole,
-    checked_probabilities,
 )
-
-PHASES = ("common", "spread")
 
 # A clipped wave is averaged over at most so many instants; a period of a / b rounds needs a.
 _GRID = 1024
@@ -34,17 +29,17 @@ class DiurnalOptions(LongRunOptions):
     amplitude: float = option(0.8, "how much of p comes and goes with the day", low=0, high=1)
     period: float = option(24.0, "rounds per day", low=2)
     phases: str = option(
-        "common", "common: one day for all clients; spread: one for each", choices=PHASES
+        "common",
+        "common: one day for all clients; spread: one for each",
+        choices=("common", "spread"),
     )
 
     def process(self, clients: int, seed: int) -> Diurnal:
         """Day and night with these options."""
-        base = self.long_run(clients, seed)
-        return Diurnal(base, self.amplitude, self.period, self.phases, seed=seed)
+        return Diurnal(self.long_run(clients, seed), self, seed)
 
 
-@dataclass(frozen=True, eq=False)
-class Diurnal:
+class Diurnal(DrawnProcess):
     """Client i is present in round t with probability
 
         p_i(t) = p_i (1 + amplitude sin(2 pi (t / period + phase_i))), clipped to (0, 1],
@@ -53,55 +48,30 @@ class Diurnal:
     `phases="spread"`: each client's phase is drawn uniformly from the seed.
     """
 
-    base: Probabilities  # p_i
-    amplitude: float = 0.8
-    period: float = 24.0  # in rounds
-    phases: str = "common"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "base", checked_probabilities(self.base))
-        check_whole("seed", self.seed)
-        if not 0 <= self.amplitude <= 1:
-            raise ConfigurationError(f"amplitude must be in [0, 1], got {self.amplitude}")
-        if not 2 <= self.period < float("inf"):
-            raise ConfigurationError(f"period must be at least 2 rounds, got {self.period}")
-        if self.phases not in PHASES:
-            raise ConfigurationError(f"phases must be 'common' or 'spread', got {self.phases!r}")
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return len(self.base)
+    def __init__(self, probabilities: ArrayLike, options: DiurnalOptions, seed: int = 0) -> None:
+        super().__init__(probabilities, seed)
+        self.amplitude, self.period = options.amplitude, options.period
+        self._phases = np.zeros(self.clients)
+        if options.phases == "spread":
+            self._phases = draws.generator(seed, "participation phases").random(self.clients)
 
     @property
     def probabilities(self) -> Probabilities:
         """The mean of p_i(t) over a period: p_i itself, unless the wave is clipped."""
         if (self.base * (1 + self.amplitude)).max() <= 1:
             return self.base
-        steps = min(Fraction(repr(float(self.period))).numerator, _GRID)
-        total = np.zeros(self.clients)
-        for step in range(steps):
-            total += self._wave(step / steps)
-        return total / steps
+        steps = min(Fraction(repr(self.period)).numerator, _GRID)
+        waves = (self._wave(step / steps) for step in range(steps))
+        return sum(waves, start=np.zeros(self.clients)) / steps
 
     def at(self, round: int) -> Probabilities:
         """p_i(t), the probabilities of one round."""
-        check_whole("round", round)
         return self._wave(round / self.period)
 
-    def present(self, round: int) -> ClientNumbers:
+    def on(self, round: int) -> NDArray[np.bool_]:
         """The clients whose draw succeeds in this round."""
-        check_whole("round", round)
-        chance = draws.generator(self.seed, "participation", round=round).random(self.clients)
-        return np.flatnonzero(chance < self.at(round))
+        return self.chance(round) < self.at(round)
 
     def _wave(self, cycles: float) -> Probabilities:
         wave = self.base * (1 + self.amplitude * np.sin(2 * np.pi * (cycles + self._phases)))
         return np.clip(wave, SMALLEST_PROBABILITY, 1.0)
-
-    @cached_property
-    def _phases(self) -> float | Probabilities:
-        if self.phases == "common":
-            return 0.0
-        return draws.generator(self.seed, "participation phases").random(self.clients)

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedsteer.data import Dataset, Partition, load, who_holds_what
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
-from fedsteer.participation import Everybody, Participation
+from fedsteer.participation import Bernoulli, Participation
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.training import (
     Engine,
@@ -84,7 +84,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     present = experiment.participation.process(clients, seed)
     reported = experiment.participation.told(present, seed)
     if everybody:
-        present, reported = Everybody(clients), np.ones(clients)
+        reported = np.ones(clients)
+        present = Bernoulli(reported)
     network = make_network(
         experiment.model.name, dataset.shape, dataset.classes, experiment.model.options
     )
