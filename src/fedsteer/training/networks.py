@@ -30,8 +30,7 @@ class Network:
     def __init__(self, factory: Callable[[], nn.Module]) -> None:
         self.factory = factory
         self.module = self._build(0).train()
-        if any(True for _ in self.module.buffers()):
-            name = next(name for name, _ in self.module.named_buffers())
+        for name, _ in self.module.named_buffers():
             raise ConfigurationError(
                 f"the network has a buffer {name!r}, which averaging updates would corrupt; use "
                 "batch norm with track_running_stats=False, or group norm"

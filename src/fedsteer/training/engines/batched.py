@@ -161,7 +161,6 @@ class Group:
 
     first: int
     last: int
-    widest: int
     shares: Tensor  # (c, widest) weight of each point: 1/batch size, 0 for padding
 
 
@@ -192,7 +191,7 @@ class Plan:
 
     def points(self, step: int, group: Group) -> Tensor:
         """(c, widest) the batches of a group; padding repeats a point of the client at weight 0."""
-        return self.table[self.rows[group.first : group.last] + step, : group.widest]
+        return self.table[self.rows[group.first : group.last] + step, : group.shares.shape[1]]
 
     def groups(self, step: int, pads: bool) -> list[Group]:
         """Runs of neighbours with batches of equal size or, if it `pads`, about equal."""
@@ -206,9 +205,8 @@ class Plan:
 
     def _group(self, sizes: Integers, first: int, last: int) -> Group:
         own = sizes[first:last, None]
-        widest = int(own.max())
-        shares = torch.as_tensor((np.arange(widest) < own) / own, dtype=self.dtype)
-        return Group(first, last, widest, shares.to(self.table.device))
+        shares = torch.as_tensor((np.arange(own.max()) < own) / own, dtype=self.dtype)
+        return Group(first=first, last=last, shares=shares.to(self.table.device))
 
 
 def _cuts(sizes: Sequence[int], pads: bool) -> list[int]:
