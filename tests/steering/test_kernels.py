@@ -147,7 +147,7 @@ def test_block_size_changes_nothing_but_rounding(
         kernels.add_rows(target, np.arange(3.0), updates)
         return [
             *(found.delta, found.products, found.squared_norms, found.gram),
-            *(kernels.products(updates, basis), kernels.gram(updates), target),
+            *(kernels.products(updates, basis), kernels.products(updates, updates), target),
         ]
 
     usual = everything()
@@ -223,9 +223,13 @@ def test_combine_products_and_gram(kind: str, shape: Any) -> None:
     assert kernels.dtype_name(kernels.combine(matrix, right)) == work_type(kind)
     # Sums of float64 products of what is stored: exact whatever the stored type.
     close(kernels.products(left, right), host(left) @ host(right).T, 1e-12)
-    close(kernels.gram(right), host(right) @ host(right).T, 1e-12)
+    close(kernels.products(right, right), host(right) @ host(right).T, 1e-12)
     part = slice(100, 250)
-    close(kernels.gram(right, part), host(right)[:, part] @ host(right)[:, part].T, 1e-12)
+    close(
+        kernels.products(right[:, part], right[:, part]),
+        host(right)[:, part] @ host(right)[:, part].T,
+        1e-12,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -35,10 +35,12 @@ class FedAvgOptions(Options):
 def averaging_weights(active: Active, average: str) -> Floats:
     """The factor of each g_i in the aggregate."""
     weights = active.weights
+    if average == "importance":
+        return weights
     if average == "participants":
         weights = np.where(active.fresh, active.sizes, 0.0)
     total = weights.sum()
-    return weights / total if average != "importance" and total > 0 else weights
+    return weights / total if total > 0 else weights
 
 
 def weighted_sum(active: Active, weights: Floats) -> Outcome:

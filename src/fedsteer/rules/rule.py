@@ -21,8 +21,8 @@ from fedsteer.rules.options import Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.checks import (
     Faults,
+    Incoming,
     check_round,
-    explain,
     kind_of,
     whole_number,
     zero_rows,
@@ -77,8 +77,6 @@ class Rule:
                 changed.append(f"{entry.name}={value!r}")
         return f"Rule({', '.join([self.name, *changed])})"
 
-    # -- the life of a state ------------------------------------------------------------------
-
     def init(self, dim: int, sizes: Sizes | None = None, like: Array | None = None) -> State:
         """The state before round 1.
 
@@ -123,11 +121,14 @@ class Rule:
         state used up, because it could be half old and half new.
         """
         memory = self._memory_of(state)
-        incoming = Incoming(round, memory, self.options.bad_clients)
+        like = memory.like
+        if like is None:
+            like = kind_of(round.updates, round.model, memory.clients.dim)
+        incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
         active = self._check(memory, incoming)
         active, outcome = self._compute(memory, active, incoming)
-        bounded = self._bound(memory, active, outcome)
-        return self._commit(state, memory, active, outcome, bounded, incoming.dropped)
+        factor, sums = self._bound(memory, active, outcome)
+        return self._commit(state, memory, active, outcome, factor, sums, incoming.dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -137,8 +138,6 @@ class Rule:
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
         return State(self.name, memory)
-
-    # -- what the state tells -----------------------------------------------------------------
 
     def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
         """(m, d) the server's estimates of these clients' updates; None if the rule has none."""
@@ -150,15 +149,12 @@ class Rule:
 
     def phase(self, state: State) -> str:
         """ "warm-up" or "train": what the next round belongs to."""
-        warming_up = isinstance(self._memory_of(state).own, WarmUpMemory)
-        return "warm-up" if warming_up else "train"
+        return "warm-up" if isinstance(self._memory_of(state).own, WarmUpMemory) else "train"
 
     def coordinates(self, state: State, clients: Sequence[ClientId]) -> Floats | None:
         """(m, k) coordinates of these clients in today's basis; None if the rule has none."""
         memory = self._memory_of(state)
         return self._acting(memory).coordinates_of(memory, memory.clients.resolve(clients)[1])
-
-    # -- the parts of a step ------------------------------------------------------------------
 
     def _memory_of(self, state: State) -> Memory:
         if state.rule != self.name:
@@ -177,13 +173,12 @@ class Rule:
         """The clients whose input can be used; the others are dropped, or the round is refused."""
         clients = memory.clients
         while True:
-            round, faults = check_round(incoming.round, clients.dim, incoming.like)
-            incoming.round = round
+            incoming.round, faults = check_round(incoming.round, clients.dim, incoming.like)
             if faults:
-                faults = clients.strangers(round) | faults
+                faults = clients.strangers(incoming.round) | faults
             else:
                 active, faults = clients.activate(
-                    round,
+                    incoming.round,
                     uses_probabilities=self.uses_probabilities,
                     max_weight=self.options.max_weight,
                 )
@@ -225,15 +220,17 @@ class Rule:
         long = [i for i, square in enumerate(squares) if square > most**2]
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 
-    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
+    def _bound(
+        self, memory: Memory, active: Active, outcome: Outcome
+    ) -> tuple[float, NormSums | None]:
         """How far the norm bound shortens the aggregate, and what it will remember."""
         bound = memory.clients.bound
-        norms = np.sqrt(outcome.result.squared_norms)
         if bound is None:
-            return Bounded(factor=1.0, norms=norms)
+            return 1.0, None
+        norms = np.sqrt(outcome.result.squared_norms)
         delta_norm = math.sqrt(outcome.result.delta_squared_norm)
         factor, sums = bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
-        return Bounded(factor=factor if outcome.action == "move" else 1.0, norms=norms, sums=sums)
+        return factor if outcome.action == "move" else 1.0, sums
 
     def _commit(
         self,
@@ -241,20 +238,19 @@ class Rule:
         memory: Memory,
         active: Active,
         outcome: Outcome,
-        bounded: Bounded,
+        factor: float,
+        sums: NormSums | None,
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        clients, factor = memory.clients, bounded.factor
-        delta = outcome.result.delta
-        if factor != 1.0:
-            delta = factor * delta
+        clients = memory.clients
+        delta = outcome.result.delta if factor == 1.0 else factor * outcome.result.delta
         new_state = state.renew()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        if clients.bound is not None and bounded.sums is not None:
-            clients.bound.keep(active.slots, bounded.norms, bounded.sums)
+        if clients.bound is not None and sums is not None:
+            clients.bound.keep(active.slots, np.sqrt(outcome.result.squared_norms), sums)
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
@@ -293,35 +289,6 @@ class Rule:
             unbiased=active.weights if weighted else None,
             beliefs=outcome.beliefs,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounded:
-    """What the norm bound made of a round."""
-
-    factor: float  # of the aggregate; 1: the bound does not act
-    norms: Floats  # (m,) |g_i|
-    sums: NormSums | None = None  # None: there is no bound
-
-
-class Incoming:
-    """A round on its way in, without the clients that were dropped so far."""
-
-    def __init__(self, round: Round, memory: Memory, bad_clients: str) -> None:
-        self.round = round
-        self.like = memory.like
-        if self.like is None:
-            self.like = kind_of(round.updates, round.model, memory.clients.dim)
-        self.dropped: dict[ClientId, str] = {}
-        self._refuse = bad_clients == "refuse"
-
-    def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
-        """Go on without these clients, or refuse the round because of them."""
-        clients = self.round.clients
-        if self._refuse:
-            raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
-        self.dropped |= {clients[i]: reason for i, reason in faults.items()}
-        self.round = self.round.without(set(faults))
 
 
 def _in_words(options: Options, *names: str) -> str:

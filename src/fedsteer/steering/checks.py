@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,24 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Roun
         **vectors,
     )
     return checked, faults
+
+
+@dataclass(kw_only=True)
+class Incoming:
+    """A round on its way in, without the clients that were dropped so far."""
+
+    round: Round
+    like: Array | None
+    refuse: bool
+    dropped: dict[ClientId, str] = field(default_factory=dict)
+
+    def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
+        """Go on without these clients, or refuse the round because of them."""
+        clients = self.round.clients
+        if self.refuse:
+            raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
+        self.dropped |= {clients[i]: reason for i, reason in faults.items()}
+        self.round = self.round.without(set(faults))
 
 
 def whole_number(number: Any) -> int:

@@ -40,7 +40,8 @@ class Collected:
 
     def gram(self, columns: slice = slice(None)) -> Floats:
         """(N, N) in the order of `slots`."""
-        return kernels_for(self.rows).gram(self._members(), columns)
+        part = self._members()[:, columns]
+        return kernels_for(part).products(part, part)
 
     def sketch(self, width: int, seed: int) -> Floats:
         """(N, width) in the order of `slots`."""

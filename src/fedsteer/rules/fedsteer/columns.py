@@ -149,7 +149,7 @@ class Columns(Component):
             chosen = rows[picked]
             every = {column: column for column in range(len(picked))}
             kernels = kernels_for(rows)
-            self._store(every, chosen, kernels.gram(chosen), cache, kernels)
+            self._store(every, chosen, kernels.products(chosen, chosen), cache, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
         """Remove a column. Returns the map that removes everybody's coordinate on it."""

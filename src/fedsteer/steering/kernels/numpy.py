@@ -114,10 +114,6 @@ def combine(matrix: Floats, updates: Rows) -> NDArray[Any]:
     return result
 
 
-def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
-    return products(updates[:, columns], updates[:, columns])
-
-
 def products(left: Rows, right: Rows) -> Floats:
     result = np.zeros((len(left), len(right)))
     for block in _blocks(left.shape[1]):

@@ -44,9 +44,6 @@ class Kernels(Protocol):
     def combine(self, matrix: Floats, updates: Array) -> Array:
         """matrix @ updates: (r, m) times (m, d), in float32, or float64 for float64 updates."""
 
-    def gram(self, updates: Array, columns: slice = slice(None)) -> Floats:
-        """updates[:, columns] @ updates[:, columns].T, accumulated in float64."""
-
     def products(self, left: Array, right: Array) -> Floats:
         """left @ right.T, accumulated in float64."""
 

@@ -185,10 +185,6 @@ def combine(matrix: Floats, updates: Rows) -> Tensor:
         return result
 
 
-def gram(updates: Rows, columns: slice = slice(None)) -> Floats:
-    return products(updates[:, columns], updates[:, columns])
-
-
 def products(left: Rows, right: Rows) -> Floats:
     result = torch.zeros((len(left), len(right)), dtype=torch.float64, device=left.device)
     for block in _blocks(left, widened=len(left) + len(right)):
