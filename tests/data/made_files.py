@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsteer.data.catalogue import CATALOGUE
-from fedsteer.data.source import Source
+from fedsteer.data.catalogue import CATALOGUE, Source
 
 Array = np.ndarray
 

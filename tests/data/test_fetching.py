@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedsteer.data import CATALOGUE, fetch, load
-from fedsteer.data.source import Source
+from fedsteer.data.catalogue import Source
 from fedsteer.errors import ConfigurationError, DataError
 
 from .made_files import contents_for, write

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedsteer.data import CATALOGUE, NAMES, Dataset, check, digits, load, made
+from fedsteer.data import CATALOGUE, Dataset, check, digits, load, made
 from fedsteer.data.files import LARGEST_CONTENT, read
 from fedsteer.data.loading import searched_folders
 from fedsteer.errors import ConfigurationError, DataError
 
 from .made_files import contents_for, idx_bytes, packed, write
 
-FILED = [name for name in NAMES if CATALOGUE[name].files]
+FILED = [name for name in CATALOGUE if CATALOGUE[name].files]
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,8 @@ def _empty_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_every_name_is_described() -> None:
-    assert {"digits", "made", "mnist", "fashion-mnist", "cifar-10"} <= set(NAMES)
-    assert all(CATALOGUE[name].description for name in NAMES)
+    assert {"digits", "made", "mnist", "fashion-mnist", "cifar-10"} <= set(CATALOGUE)
+    assert all(CATALOGUE[name].description for name in CATALOGUE)
 
 
 def test_unknown_name() -> None:

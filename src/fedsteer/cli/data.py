@@ -26,11 +26,10 @@ def add(commands: Any) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
     from fedsteer.data import CATALOGUE, check, fetch
-    from fedsteer.errors import unknown
+    from fedsteer.data.catalogue import source_of
 
     for name in options.names:
-        if name not in CATALOGUE:
-            raise unknown("data set", name, CATALOGUE)
+        source_of(name)
     if options.action == "list":
         width = max(map(len, CATALOGUE))
         for name, entry in CATALOGUE.items():

@@ -1,6 +1,6 @@
 """Named data sets, and partitions of them among clients.
 
-    catalogue, source    `CATALOGUE`: every data set, its files, checksums and origin
+    catalogue            `CATALOGUE`: every data set, its files, checksums and origin
     loading              `load`: from a name to a data set; `check`: is it here and intact?
     fetching             `fetch`: download it
     embedded             `digits`, `made`: data sets without files
@@ -12,7 +12,7 @@
 Everything is NumPy; scikit-learn and pooch are imported by the functions that need them.
 """
 
-from fedsteer.data.catalogue import CATALOGUE, NAMES
+from fedsteer.data.catalogue import CATALOGUE
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import digits, made
 from fedsteer.data.fetching import fetch
@@ -25,7 +25,6 @@ from fedsteer.data.partition_shards import Shards
 
 __all__ = [
     "CATALOGUE",
-    "NAMES",
     "PARTITIONS",
     "CheckReport",
     "Dataset",

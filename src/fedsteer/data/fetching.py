@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedsteer.data.catalogue import source_of
+from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.files import read, verify
 from fedsteer.data.loading import cache_folder, check
-from fedsteer.data.source import Source
 from fedsteer.errors import ConfigurationError, DataError, extra
 
 
@@ -73,7 +72,7 @@ def _remove_damaged(source: Source, target: Path) -> None:
                     path.unlink()
 
 
-def _unpack(archive: Path, members: tuple[str, ...], target: Path) -> None:
+def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
     """Write the members side by side, without the archive's folders."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed_zip:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import lzma
 import zlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ class File:
 
     name: str
     checksum: str  # "algorithm:hexadecimal digest"
-    packings: tuple[str, ...] = ("", ".gz")
+    packings: Sequence[str] = ("", ".gz")
     of_packed: bool = False  # the checksum is that of the packed file
 
 
@@ -63,12 +64,8 @@ def verify(file: File, content: Content) -> None:
     MNIST and Fashion-MNIST have the same file names, shapes and number of classes.
     """
     algorithm, _, published = file.checksum.partition(":")
-    if file.of_packed:
-        found = hashlib.new(algorithm, content.path.read_bytes()).hexdigest()
-    elif algorithm == "sha256":
-        found = content.sha256
-    else:
-        found = hashlib.new(algorithm, content.data).hexdigest()
+    data = content.path.read_bytes() if file.of_packed else content.data
+    found = hashlib.new(algorithm, data).hexdigest()
     if found != published:
         raise DataError(
             f"{content.path}: not the published file ({algorithm} {found} instead of {published})"

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from fedsteer.data.dataset import Images, Labels
 from fedsteer.data.files import Content
-from fedsteer.data.source import Parts
 from fedsteer.errors import DataError
+
+# Training images and labels, test images and labels.
+Parts = tuple[Images, Labels, Images, Labels]
 
 _UNSIGNED_BYTE = 0x08  # the only element type of IDX files in use for images and labels
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from fedsteer.data.catalogue import source_of
+from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.files import File, read_all, verify
-from fedsteer.data.source import Source
 from fedsteer.errors import ConfigurationError, DataError, unknown
 
 
@@ -41,7 +40,7 @@ def load(
     folder: str | os.PathLike[str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """The data set called `name` (see `NAMES`); `options` are those of the made-up one.
+    """The data set called `name` (see `CATALOGUE`); `options` are those of the made-up one.
 
     Files are searched in `folder` or, if it is not given, in $FEDSTEER_DATA, the cache directory
     and the place of the operating system's package. Only the published files are accepted: a
