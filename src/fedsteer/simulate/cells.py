@@ -28,6 +28,10 @@ class RuleSpec:
     options: dict[str, Any]
     everybody: bool = False  # full participation: FedAvg with all clients present
 
+    def record(self) -> dict[str, Any]:
+        """For the manifest; `everybody` follows from the label."""
+        return {name: value for name, value in vars(self).items() if name != "everybody"}
+
     @property
     def slug(self) -> str:
         """The label as a folder name."""
@@ -45,7 +49,10 @@ class RuleSpec:
             options["probabilities"] = "shrunk"
         own = {name: _with_numbers(value) for name, value in self.options.items()}
         if own.get("select") == "frequent" and odds is not None and not estimated:
-            own.setdefault("frequencies", _with_drawn_ties(odds, seed))
+            # Ties are broken at random: neighbours may have something in common.
+            lots = generator(seed, "equally frequent clients").random(len(odds))
+            often = {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
+            own.setdefault("frequencies", often)
         return make_rule(self.name, preset=self.preset, **(options | own))
 
 
@@ -68,10 +75,9 @@ def find_rule(experiment: Experiment, text: str) -> RuleSpec:
             raise unknown("rule", name, RULES)
         options = experiment.options.get(name, {}) | table
         return RuleSpec(label=text, name=name, preset=preset, options=options)
+    label = label_of(text)
     if text == FULL:
-        return RuleSpec(
-            label=label_of(text), name="fedavg", preset="paper", options={}, everybody=True
-        )
+        return RuleSpec(label=label, name="fedavg", preset="paper", options={}, everybody=True)
     name, _, preset = text.partition(":")
     if name == FULL:
         raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
@@ -80,7 +86,7 @@ def find_rule(experiment: Experiment, text: str) -> RuleSpec:
     if preset and preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     options = dict(experiment.options.get(name, {}))
-    return RuleSpec(label=label_of(text), name=name, preset=preset or "paper", options=options)
+    return RuleSpec(label=label, name=name, preset=preset or "paper", options=options)
 
 
 def plan_cells(experiment: Experiment, names: Sequence[str], out: Path) -> list[Cell]:
@@ -117,13 +123,6 @@ def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
             f"{rule.name} would wait for it forever; choose options.{rule.name}.select=online, or "
             "leave the rule out"
         )
-
-
-def _with_drawn_ties(odds: Any, seed: int) -> dict[int, float]:
-    """How often each client takes part. Ties are broken at random: clients with neighbouring
-    numbers may have something in common."""
-    lots = generator(seed, "equally frequent clients").random(len(odds))
-    return {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
 
 
 def _with_numbers(value: Any) -> Any:

@@ -29,27 +29,23 @@ def shipped_experiments(folder: str = "") -> dict[str, str]:
 
 def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Experiment:
     """An experiment by shipped name or path to a TOML file, with settings on top."""
-    path = Path(name) if name.endswith(".toml") else None
+    path, shipped = Path(name), shipped_experiments()
+    own = name.endswith(".toml")
+    if not own and name not in shipped:
+        raise unknown("experiment", name, shipped)
     try:
-        table = tomllib.loads(_shipped(name) if path is None else _text(path))
+        table = tomllib.loads(_text(path) if own else shipped[name])
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
-    experiment = Experiment(name=name if path is None else path.stem)
+    experiment = Experiment(name=path.stem if own else name)
     for section, kinds in KINDS.items():
         if isinstance(table.get(section), dict):
             usual = getattr(experiment, section).kind
             table[section] = _without_idle_defaults(table[section], kinds, usual)
     experiment = experiment.updated(table)
-    if path is not None:
+    if own:
         experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
-
-
-def _shipped(name: str) -> str:
-    shipped = shipped_experiments()
-    if name not in shipped:
-        raise unknown("experiment", name, shipped)
-    return shipped[name]
 
 
 def _text(path: Path) -> str:
@@ -112,7 +108,8 @@ def settings_toml(experiment: Experiment) -> str:
     for field in fields(experiment):
         section = getattr(experiment, field.name)
         if is_dataclass(section):
-            lines += ["", f"# {_first_line(section)}", f"[{field.name}]"]
+            about = (inspect.getdoc(section) or "").partition("\n")[0]
+            lines += ["", f"# {about}", f"[{field.name}]"]
             lines += _settings(section, KINDS.get(field.name, {}))
     for name in ("options", "variants"):
         for key, table in getattr(experiment, name).items():
@@ -141,10 +138,6 @@ def _line(name: str, value: Any, meaning: str, comment: bool = False) -> str:
     if comment or value is None:
         setting = f"# {setting}"
     return f"{setting:<{WIDTH}}  # {meaning}"
-
-
-def _first_line(section: Any) -> str:
-    return (inspect.getdoc(type(section)) or "").splitlines()[0]
 
 
 def _key(name: str) -> str:

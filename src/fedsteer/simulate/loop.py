@@ -147,7 +147,9 @@ class Simulation:
         clock.append(perf_counter())
         evaluation: dict[str, Any] = {}
         if training:
-            self._look_at_watched()
+            positions = self.rule.coordinates(self.state, self.watch) if self.watch else None
+            if positions is not None:
+                self.watched.append(positions.astype(np.float32))
             if self.trained % self.world.experiment.run.evaluate_every == 0 or self.finished:
                 self.last = evaluation = self._evaluation()
         clock.append(perf_counter())
@@ -236,11 +238,6 @@ class Simulation:
             bytes_down=(count + controls) * size,
             server_bytes=self.state.nbytes,
         )
-
-    def _look_at_watched(self) -> None:
-        positions = self.rule.coordinates(self.state, self.watch) if self.watch else None
-        if positions is not None:
-            self.watched.append(positions.astype(np.float32))
 
     def _evaluation(self) -> dict[str, Any]:
         world = self.world

@@ -35,11 +35,8 @@ def same_run(found: Run, cell: Cell) -> None:
     if not (found.folder / MANIFEST).exists():
         raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
     before, checked = _with_defaults(found.manifest), _files(cell.experiment)
-    now = {
-        "seed": cell.seed,
-        "experiment": cell.experiment.as_dict(),
-        "rule": _rule_record(cell.rule),
-    }
+    rule = cell.rule.record()
+    now = {"seed": cell.seed, "experiment": cell.experiment.as_dict(), "rule": rule}
     ignored = IGNORED | {f"experiment.participation.{key}" for key in checked if key in before}
     for name, value in now.items():
         apart = _difference(name, before.get(name), plain(value), ignored)
@@ -98,20 +95,11 @@ def _difference(name: str, before: Any, now: Any, ignored: set[str]) -> str | No
     return None if before == now else f"{name} ({before}, now {now})"
 
 
-def _rule_record(rule: RuleSpec) -> dict[str, Any]:
-    return {
-        "label": rule.label,
-        "name": rule.name,
-        "preset": rule.preset,
-        "options": dict(rule.options),
-    }
-
-
 def manifest(world: World, rule: RuleSpec) -> dict[str, Any]:
     """What is being run, and what its numbers depend on."""
     experiment = world.experiment
     return {
-        "rule": _rule_record(rule),
+        "rule": rule.record(),
         "seed": world.seed,
         "experiment": experiment.as_dict(),
         "engine": {

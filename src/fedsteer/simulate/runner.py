@@ -134,15 +134,22 @@ def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRu
             return None
         if (now := _as_before(cell.experiment, found, torch_threads)) != settings:
             simulation = _simulation(cell, now)
-        if (cell.folder / CHECKPOINT).exists():
+        checkpoint = records.load()
+        if checkpoint is None:
+            records.erase()
+        else:
             same_data(found, simulation.world)
-        resumed = _restore(simulation, records)
+            try:
+                simulation.restore(checkpoint.arrays, checkpoint.run)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise DataError(f"{cell.folder / CHECKPOINT} is damaged: {error!r}") from error
+            records.rewind(checkpoint.offsets)
         found.rows("rounds")  # raises if they are damaged: now, not after all rounds
     except BaseException:
         records.close()
         raise
     (cell.folder / FAILURE).unlink(missing_ok=True)
-    if not resumed:
+    if checkpoint is None:
         world = replace(simulation.world, experiment=cell.experiment)
         records.manifest(manifest(world, cell.rule), **environment(cell.experiment.run.device))
     return OpenRun(cell, simulation, records)
@@ -151,20 +158,6 @@ def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRu
 def _simulation(cell: Cell, settings: Experiment) -> Simulation:
     world = build_world(settings, cell.seed, cell.rule.everybody)
     return Simulation(world, cell.rule.build(cell.experiment, cell.seed, world.reported))
-
-
-def _restore(simulation: Simulation, records: RecordWriter) -> bool:
-    """Go back to the checkpoint if there is one, else to an empty folder."""
-    found = records.load()
-    if found is None:
-        records.erase()
-        return False
-    try:
-        simulation.restore(found.arrays, found.run)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{records.folder / CHECKPOINT} is damaged: {error!r}") from error
-    records.rewind(found.offsets)
-    return True
 
 
 def run_cell(

@@ -46,17 +46,14 @@ checkpoint."""
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""
 
-IN_ORDER = (
-    MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT,
-)  # fmt: skip
+RECORDS = (MANIFEST, *map(stream_file, STREAMS))
+IN_ORDER = (*RECORDS, CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT)
 
 
 def pack(folder: Path) -> Parcel:
     """All files of a run as they are now."""
-    names = [CHECKPOINT, *(name for name in IN_ORDER if name != CHECKPOINT)]
-    return {
-        name: np.fromfile(folder / name, np.uint8) for name in names if (folder / name).exists()
-    }
+    paths = [folder / name for name in dict.fromkeys((CHECKPOINT, *IN_ORDER))]
+    return {path.name: np.fromfile(path, np.uint8) for path in paths if path.exists()}
 
 
 def unpack(parcel: Parcel, folder: Path) -> None:
