@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.participation import PROCESSES
 from fedsteer.rules import RULES
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.experiment import Model
@@ -195,11 +196,11 @@ def test_sgd_moves_the_model_by_rate_times_delta() -> None:
     assert float((made.model - before).norm()) == pytest.approx(0.25 * norm, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["bernoulli", "markov", "diurnal", "trace", "everybody"])
+@pytest.mark.parametrize("kind", PROCESSES)
 @pytest.mark.parametrize("entry", ["fedsteer", "fedsteer:practical", "mifa"])
 def test_every_kind_of_participation(kind: str, entry: str, tmp_path: Path) -> None:
     made, results = played(
-        entry, participation__kind=kind, **_with_bars(participations(tmp_path)[kind])
+        entry, participation__kind=kind, **_with_bars(participations(tmp_path).get(kind, {}))
     )
     assert_rows(made, results)
 

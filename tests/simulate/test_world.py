@@ -70,9 +70,9 @@ def test_all_points_where_none_is_said() -> None:
 
 
 def participations(folder: Path) -> dict[str, dict[str, Any]]:
+    """Settings for kinds that need some, or are told more by others than their defaults."""
     (folder / "trace.csv").write_text(TRACE)
     return {
-        "groups": {},
         "bernoulli": {"participation.probabilities": [0.1 + 0.05 * i for i in range(12)]},
         "markov": {"participation.mean_on": 5},
         "diurnal": {"participation.weak": 0.2, "participation.powerful": 0.4},
@@ -80,13 +80,12 @@ def participations(folder: Path) -> dict[str, dict[str, Any]]:
             "participation.trace": str(folder / "trace.csv"),
             "participation.round_seconds": 1,
         },
-        "everybody": {},
     }
 
 
-@pytest.mark.parametrize("kind", ["groups", "bernoulli", "markov", "diurnal", "trace", "everybody"])
+@pytest.mark.parametrize("kind", PROCESSES)
 def test_participations(kind: str, tmp_path: Path) -> None:
-    settings = {"participation.kind": kind} | participations(tmp_path)[kind]
+    settings = {"participation.kind": kind} | participations(tmp_path).get(kind, {})
     world = build_world(small(settings), 0)
     assert world.participation.clients == 12
     assert world.reported is not None and world.reported.shape == (12,)

@@ -29,7 +29,8 @@ class Participation(Protocol):
     """Which clients take part in each round.
 
     `present` depends on the round alone, not on earlier calls: a run that resumes at round 57 sees
-    the clients it would have seen, and so does every rule it is compared with.
+    the clients it would have seen, and so does every rule it is compared with. Rounds of a run
+    begin at 1; 0 is a round, too. Probabilities must not be 0: rules divide by them.
     """
 
     @property
@@ -43,7 +44,7 @@ class Participation(Protocol):
         ...
 
     def present(self, round: int) -> ClientNumbers:
-        """The clients present in a round, in rising order."""
+        """The clients present in a round, in rising order, as an array of the caller's own."""
         ...
 
 
