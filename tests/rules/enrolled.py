@@ -1,6 +1,6 @@
 """The table of all rules that the common tests run over, and how a story is played to a rule.
 
-A new rule is enrolled by one line in `ENROLLED`.
+A new rule is enrolled by one line in `AS_PUBLISHED`; its practical form follows.
 """
 
 from __future__ import annotations
@@ -31,11 +31,16 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Enrolled:
-    """A rule with options; `open`: it also works without sizes given at the start."""
+    """A rule with options.
+
+    open    it also works without sizes given at the start
+    mean    with everybody there, equal sizes and p = 1 it gives the mean of the updates
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     open: bool = True
+    mean: bool = True
     preset: str = "paper"
 
     def rule(self, **options: Any) -> Rule:
