@@ -1,4 +1,6 @@
-"""The command line: one file per command. It uses argparse, so NumPy and torch are enough.
+"""The command line: commands.toml declares the commands, one file each executes them.
+
+It uses argparse, so NumPy and torch are enough.
 
 Bad input ends with one clear line on stderr and exit code 2; a run that cannot continue with exit
 code 1; Ctrl-C with exit code 130 and everything finished so far on disk.
@@ -10,11 +12,18 @@ import argparse
 import io
 import os
 import sys
+import tomllib
 from collections.abc import Sequence
-from typing import NoReturn
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NoReturn
 
 from fedsteer import __version__
+from fedsteer.cli.shared import place
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
+
+FORMATTER = argparse.RawDescriptionHelpFormatter
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,18 +33,39 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
 
 
+COMMANDS = tomllib.loads((files("fedsteer.cli") / "commands.toml").read_text())
+"""Command -> help, description, epilog and arguments."""
+TYPES = {"int": int, "path": Path, "place": place}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
-    from fedsteer.cli import bench, compare, data, pack, report, reproduce, rules, run, settings
-    from fedsteer.cli.shared import HELP
-
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = Parser(prog="fedsteer", formatter_class=formatter, **HELP["fedsteer"])
+    tables = dict(COMMANDS)
+    shared, texts = tables.pop("shared"), tables.pop("fedsteer")
+    parser = Parser(prog="fedsteer", formatter_class=FORMATTER, **texts)
     parser.add_argument("--version", action="version", version=f"fedsteer {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (run, compare, reproduce, report, pack, rules, settings, data, bench):
-        command.add(commands)
+    for name, table in tables.items():
+        _add_command(commands, name, table, shared)
     return parser
+
+
+def _add_command(commands: Any, name: str, table: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Add a command, its arguments and the commands below it."""
+    texts = {key: table.get(key) for key in ("help", "description", "epilog")}
+    parser = commands.add_parser(name, formatter_class=FORMATTER, **texts)
+    for argument in table.get("arguments", ()):
+        keywords = dict(table.get(argument) or shared[argument])
+        parser.epilog = (parser.epilog or "") + keywords.pop("epilog", "")
+        if keywords.pop("hidden", False):
+            keywords |= {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        if "type" in keywords:
+            keywords["type"] = TYPES[keywords["type"]]
+        parser.add_argument(argument, **keywords)
+    if "actions" in table:
+        actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+        for action in table["actions"]:
+            _add_command(actions, action, table[action], shared)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,6 +108,6 @@ def _execute(given: Sequence[str]) -> int:
     options = parser.parse_args(given)
     if "" not in sys.path:  # the current folder may hold the user's "my_module:factory"
         sys.path.append("")
-    code = int(options.execute(options))
+    code = int(import_module(f"fedsteer.cli.{options.command}").execute(options))
     sys.stdout.flush()
     return code

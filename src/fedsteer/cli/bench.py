@@ -6,36 +6,20 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from typing import Any
 
-from fedsteer.cli.shared import add_command
+import torch
+
+from fedsteer.bench import machine
+from fedsteer.bench.measure import SHORT, Plan, measure
+from fedsteer.bench.sides import SIDES
+from fedsteer.bench.table import to_json, to_text
+from fedsteer.bench.workloads import WORKLOADS, make_work
+from fedsteer.cli.display import progress_bar
 from fedsteer.errors import ConfigurationError, unknown
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "bench", execute)
-    parser.add_argument("--workload", default="a,b", metavar="KEYS", help="of a, b, c; default a,b")
-    parser.add_argument("--peers", default="plain", metavar="NAMES", help="plain, the default")
-    parser.add_argument(
-        "--repeats", type=int, metavar="N", help="repetitions; default: 9, or 3 of long ones"
-    )
-    parser.add_argument("--quick", action="store_true", help="only show that it works")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    import torch
-
-    from fedsteer.bench import machine
-    from fedsteer.bench.measure import SHORT, Plan, measure
-    from fedsteer.bench.sides import SIDES
-    from fedsteer.bench.table import to_json, to_text
-    from fedsteer.bench.workloads import WORKLOADS, make_work
-    from fedsteer.cli.display import progress_bar
-
     if options.repeats is not None and options.repeats < 2:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
     keys = [key.strip() for key in options.workload.split(",")]

@@ -5,39 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
-from fedsteer.cli.shared import (
-    add_command,
-    add_execution,
-    add_experiment,
-    place,
-    read_experiment,
-    tell_failures,
-    terminal_width,
-    writable,
-)
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "compare", execute)
-    add_experiment(parser)
-    parser.add_argument("--rules", metavar="A,B,C", help="default: those of the experiment")
-    parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the experiment")
-    add_execution(parser)
-    parser.add_argument("--out", type=place, metavar="DIR", help="default: runs/compare-EXPERIMENT")
+from fedsteer.cli.display import run_cells
+from fedsteer.cli.shared import read_experiment, tell_failures, terminal_width, writable
+from fedsteer.errors import ConfigurationError
+from fedsteer.records import find_runs
+from fedsteer.report import summarise, to_text, write_page
+from fedsteer.simulate.cells import find_rule, plan_cells
+from fedsteer.simulate.experiment import RunPlan
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.cli.display import run_cells
-    from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs
-    from fedsteer.report import summarise, to_text, write_page
-    from fedsteer.simulate.cells import find_rule, plan_cells
-    from fedsteer.simulate.experiment import RunPlan
-
     experiment = read_experiment(options)
     if options.seeds is not None:
         experiment = experiment.changed({"seeds": options.seeds})

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
 
-from fedsteer.cli.shared import add_command
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "data", execute)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("list", help="what there is").set_defaults(names=[])
-    for action, words, many in (
-        ("check", "verify the files; without a name, of all data sets", "*"),
-        ("fetch", "download the official files", "+"),
-    ):
-        own = actions.add_parser(action, help=words, description=words[0].upper() + words[1:] + ".")
-        own.add_argument("names", nargs=many, metavar="NAME", help="data sets")
-        own.add_argument("--folder", type=Path, help="look or put the files here")
+from fedsteer.data import CATALOGUE, check, fetch
+from fedsteer.data.catalogue import source_of
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.data import CATALOGUE, check, fetch
-    from fedsteer.data.catalogue import source_of
-
-    for name in options.names:
-        source_of(name)
     if options.action == "list":
         width = max(map(len, CATALOGUE))
         for name, entry in CATALOGUE.items():
             print(f"{name:<{width}}  {entry.description}")
         return 0
+    for name in options.names:
+        source_of(name)
     if options.action == "fetch":
         for name in options.names:
             print(f"{name}: {fetch(name, folder=options.folder)}")

@@ -6,48 +6,29 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from fedsteer.cli.shared import add_command, place, tell_left_out, writable
+from fedsteer.cli.shared import tell_left_out, writable
 from fedsteer.errors import ConfigurationError, DataError
-
-if TYPE_CHECKING:
-    from fedsteer.records import Run
+from fedsteer.records import Run, find_runs, read_sheet, runs_of_sheet, without_copies
+from fedsteer.records.files import write_atomically
+from fedsteer.report import (
+    summarise,
+    table_of,
+    title_of,
+    to_csv,
+    to_markdown,
+    to_svg,
+    to_text,
+    write_files,
+)
+from fedsteer.report.page import render
 
 ENDINGS = {"text": "txt"}  # the other formats are named like their files
 STDOUT = Path("-")
 
 
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "report", execute)
-    parser.add_argument(
-        "folders", nargs="+", type=Path, metavar="DIR", help="folders with runs, or packed runs"
-    )
-    parser.add_argument(
-        "--format", choices=("html", "md", "csv", "text", "svg", "published"), default="html"
-    )
-    parser.add_argument(
-        "--columns", metavar="A,B", help="with md: only these, e.g. 'rule,accuracy %%,memory'"
-    )
-    parser.add_argument(
-        "--baseline", help="differences are paired with this; default: fedavg, if it is there"
-    )
-    parser.add_argument("--title", help="of the page, or of the picture")
-    parser.add_argument(
-        "--out",
-        type=place,
-        metavar="FILE",
-        help="file, folder, or - for standard output; default: DIR/report.html, other formats -",
-    )
-
-
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.records import read_sheet
-    from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to_text
-    from fedsteer.report.page import render
-
     if options.columns is not None and options.format != "md":
         raise ConfigurationError("--columns goes with --format md")
     if options.title is not None and options.format not in ("html", "svg"):
@@ -76,8 +57,6 @@ def execute(options: argparse.Namespace) -> int:
 
 def _runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of the paper table, if a folder names one: tables may share folders."""
-    from fedsteer.records import find_runs, read_sheet, runs_of_sheet, without_copies
-
     found = [(find_runs(place), read_sheet(place)) for place in folders]
     shown = without_copies(run for runs, sheet in found for run in runs_of_sheet(runs, sheet))
     tell_left_out(sum(len(runs) for runs, _ in found) - len(shown), "in this report")
@@ -86,8 +65,6 @@ def _runs(folders: Sequence[Path]) -> list[Run]:
 
 def _deliver(options: argparse.Namespace, text: str) -> None:
     """Write to standard output or into a file; print the name of a page."""
-    from fedsteer.records.files import write_atomically
-
     page, first = options.format == "html", options.folders[0]
     beside = first.parent if first.is_file() else first
     path: Path = options.out or (beside if page else STDOUT)
@@ -114,9 +91,6 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
 
 def _published(options: argparse.Namespace, runs: list[Run]) -> int:
     """Print the paper table, or write all its files into --out."""
-    from fedsteer.records import read_sheet
-    from fedsteer.report import table_of, write_files
-
     paper_table = read_sheet(*options.folders)
     if paper_table is None:
         raise DataError(

@@ -5,46 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
-from fedsteer.cli.shared import add_command, add_execution, place, tell_failures, writable
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "reproduce", execute)
-    parser.add_argument("name", help="table1, table2, coreset-size, ...; `list` names all")
-    parser.add_argument("--reading", default="paper", help="paper (default) or authors")
-    parser.add_argument(
-        "--only", metavar="COLUMN", help="only this column, or those whose names start with it"
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", help="default: that of the paper")
-    parser.add_argument("--rounds", type=int, metavar="T", help="default: 150")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--smoke", action="store_true", help="tiny, made-up images: does it run?")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    add_execution(parser)
-    parser.add_argument(
-        "--out",
-        type=place,
-        metavar="DIR",
-        help="default: runs/reproduce-NAME[-COLUMN][-READING]",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+from fedsteer.cli.display import run_cells
+from fedsteer.cli.shared import tell_failures, writable
+from fedsteer.errors import ConfigurationError
+from fedsteer.records import find_runs, read_sheet, runs_of_sheet
+from fedsteer.records.files import write_json
+from fedsteer.records.sheets import SHEET, join_sheets
+from fedsteer.report import write_files, write_page
+from fedsteer.simulate.cells import Cell
+from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
+from fedsteer.simulate.paper_table import load_paper_table
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.cli.display import run_cells
-    from fedsteer.errors import ConfigurationError
-    from fedsteer.records import find_runs, read_sheet, runs_of_sheet
-    from fedsteer.records.files import write_json
-    from fedsteer.records.sheets import SHEET, join_sheets
-    from fedsteer.report import write_files, write_page
-    from fedsteer.simulate.cells import Cell
-    from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
-    from fedsteer.simulate.paper_table import load_paper_table
-
     if options.name == "list":
         if options.only:
             raise ConfigurationError("--only goes with the name of a table or figure")

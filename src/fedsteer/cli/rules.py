@@ -8,17 +8,10 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
-from fedsteer.cli.shared import add_command
 from fedsteer.errors import unknown
 from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.rules.options import Options
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "rules", execute)
-    parser.add_argument("name", nargs="?", help="a rule")
 
 
 def execute(options: argparse.Namespace) -> int:

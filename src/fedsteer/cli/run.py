@@ -6,37 +6,20 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from fedsteer.cli.shared import add_command, add_experiment, place, read_experiment, writable
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "run", execute)
-    add_experiment(parser)
-    parser.add_argument(
-        "--rule", default="fedsteer", help="a rule, rule:preset, full, or a variant of the file"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of every random draw; default: 0")
-    parser.add_argument(
-        "--out", type=place, metavar="DIR", help="default: runs/EXPERIMENT/RULE/..."
-    )
-    parser.add_argument(
-        "--track", choices=("tensorboard",), help="also write what a tracker shows live"
-    )
+from fedsteer.cli.display import describe, progress_bar
+from fedsteer.cli.shared import read_experiment, writable
+from fedsteer.errors import ConfigurationError
+from fedsteer.records.names import MANIFEST, SEED
+from fedsteer.records.tensorboard import tensorboard_tracker
+from fedsteer.rules import RULES
+from fedsteer.simulate.cells import Cell, find_rule
+from fedsteer.simulate.experiment_files import parse_settings
+from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.cli.display import describe, progress_bar
-    from fedsteer.errors import ConfigurationError
-    from fedsteer.records.names import MANIFEST, SEED
-    from fedsteer.rules import RULES
-    from fedsteer.simulate.cells import Cell, find_rule
-    from fedsteer.simulate.experiment_files import parse_settings
-    from fedsteer.simulate.runner import Interrupted, Progress, run_cell
-
     if options.seed < 0:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)
@@ -52,11 +35,7 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"{folder} holds a comparison, not a run; choose another --out")
     if options.resume and not (folder / MANIFEST).exists():
         print(f"fedsteer: no run to resume in {folder}; starting a new one", file=sys.stderr)
-    trackers = []
-    if options.track:
-        from fedsteer.records.tensorboard import tensorboard_tracker
-
-        trackers.append(tensorboard_tracker(folder))
+    trackers = [tensorboard_tracker(folder)] if options.track else []
     with progress_bar(experiment.run.rounds, rule.label, options.quiet) as update:
 
         def watch(progress: Progress) -> None:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from fedsteer.cli.shared import add_command, add_settings, read_experiment
-
-
-def add(commands: Any) -> None:
-    """Add the command."""
-    parser = add_command(commands, "settings", execute)
-    add_settings(parser)
+from fedsteer.cli.shared import read_experiment
+from fedsteer.simulate.experiment_files import settings_toml
 
 
 def execute(options: argparse.Namespace) -> int:
     """Run it."""
-    from fedsteer.simulate.experiment_files import settings_toml
-
     print(settings_toml(read_experiment(options)), end="")
     return 0

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, and checks of what was typed."""
+"""What several commands share: checks of what was typed, and words about runs."""
 
 from __future__ import annotations
 
@@ -6,101 +6,20 @@ import argparse
 import os
 import shutil
 import sys
-import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
-
-HELP = tomllib.loads((files("fedsteer.cli") / "help.toml").read_text())
-"""Command -> help, description and epilog."""
-
-
-def add_command(
-    commands: Any, name: str, execute: Callable[[argparse.Namespace], int]
-) -> argparse.ArgumentParser:
-    """The parser of a command that `execute` carries out."""
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, formatter_class=formatter, **HELP[name]
-    )
-    parser.set_defaults(execute=execute)
-    return parser
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Which experiment, and what to change in it."""
-    parser.add_argument(
-        "experiment",
-        nargs="?",
-        default="digits",
-        help="a shipped experiment (digits, fashion-mnist, emnist, cifar-10) or a TOML file; "
-        "default: digits",
-    )
-    parser.add_argument("--data", metavar="NAME", help="another data set, see `fedsteer data list`")
-    parser.add_argument("--rounds", type=int, metavar="T", help="number of training rounds")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="where to train; default: cpu")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="change any setting (`fedsteer settings` names them), e.g. --set training.rate=0.05 "
-        "--set options.fedsteer.ridge=1",
-    )
-
-
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """The experiment, and how to run it."""
-    add_settings(parser)
-    parser.add_argument(
-        "--resume", action="store_true", help="resume the run in --out (compare always does)"
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-
-
-def add_execution(parser: argparse.ArgumentParser) -> None:
-    """Where the runs of a comparison are executed, and how many at a time."""
-    parser.epilog = f"{parser.epilog}{HELP['executors']['epilog']}"
-    choices = ("processes", "ray")
-    parser.add_argument(
-        "--executor",
-        choices=choices,
-        default="processes",
-        help="where runs are executed: processes of this machine (default), or a Ray cluster, see "
-        "below; --set run.engine= says how a run trains its clients",
-    )
-    parser.add_argument(  # the old name
-        "--engine",
-        dest="executor",
-        choices=choices,
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="most runs at a time; default, or 0: by the cores of the machine or of the cluster",
-    )
 
 
 def read_experiment(options: argparse.Namespace) -> Any:
     """The experiment these arguments mean."""
     from fedsteer.simulate.experiment_files import load_experiment, parse_settings
 
-    settings: dict[str, Any] = {}
-    if options.data is not None:
-        settings["data.name"] = options.data
-    if options.rounds is not None:
-        settings["run.rounds"] = options.rounds
-    if options.device is not None:
-        settings["run.device"] = options.device
+    short = {"data.name": options.data, "run.rounds": options.rounds, "run.device": options.device}
+    settings: dict[str, Any] = {key: value for key, value in short.items() if value is not None}
     settings |= parse_settings(options.set)
     experiment = load_experiment(options.experiment, settings)
     if (words := experiment.without_effect(settings)) is not None:
