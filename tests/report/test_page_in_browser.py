@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedsteer.records import find_runs
+from fedsteer.records import RecordWriter, find_runs
 from fedsteer.report import write_page
-from tests.report.made_records import make_comparison, make_run
+from tests.report.made_records import make_comparison, make_result, make_run
 
 pytestmark = pytest.mark.browser
 
@@ -208,6 +208,24 @@ def test_intervals_can_be_hidden(show: Show) -> None:
     assert hidden < before
     press(driver, "[data-choice=bands] [data-value=on]")
     assert driver.execute_script(traces) == before
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_two_seeds_have_no_intervals_to_hide(show: Show, tmp_path: Path, seeds: int) -> None:
+    make_comparison(tmp_path, ["fedavg"], seeds=seeds, rounds=4)
+    driver = show(file=write_page(find_runs(tmp_path), tmp_path / "report.html"))
+    (bands,) = driver.find_elements("css selector", "[data-choice=bands]")
+    assert bands.is_displayed() == (seeds == 3)
+
+
+def test_only_known_axes_are_offered(show: Show, tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, None)
+    with RecordWriter(tmp_path) as writer:
+        writer.append("rounds", {"round": 1, "accuracy": 0.2})
+    driver = show(file=write_page(find_runs(tmp_path), tmp_path / "report.html"))
+    buttons = driver.find_elements("css selector", "[data-choice=axis] button")
+    offered = [one.get_attribute("data-value") for one in buttons if one.is_displayed()]
+    assert offered == ["train", "all"]
 
 
 def test_phone(show: Show) -> None:

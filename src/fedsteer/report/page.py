@@ -19,23 +19,20 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.records.files import write_atomically
-from fedsteer.report.elements import choice, panels, pick, table
 from fedsteer.report.entries import look
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import Material, collect, page_data
-from fedsteer.report.statistics import DRAWN_FROM
 from fedsteer.report.tables import Column, columns, count, note
 from fedsteer.report.visits import unused_updates
 
 SHOWN_CLIENTS = 6
 SHOWN_REASONS = 20
 DENSE = 11  # more columns than this are set smaller
-BUTTONS = 6  # more experiments than this are chosen from a list
 FROM_CLIENTS = ("residual", "staleness")  # plots of every seed whose rows of clients were kept
-AXES = {"train": "training rounds", "all": "all rounds", "sent": "bytes sent"}
-COSTS = {"memory": "server memory", "sent": "bytes sent"}
-BANDS = {"on": "intervals", "off": "lines only"}
+
+Cell = tuple[str, str]
+"""The text of a cell, and what its column is sorted by."""
 
 
 def write_page(
@@ -63,7 +60,6 @@ def render(
     known = list(runs)
     material = collect(known, baseline, list((paper_table or {}).get("paper") or ()))
     data = page_data(material)
-    experiments = {str(place): name for place, name in enumerate(data["experiments"])}
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
         "plots": _asset("plots.js"),
@@ -76,9 +72,6 @@ def render(
         title=escape(title),
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
         style=_asset("page.css"),
-        selector=choice("experiment", experiments, list(experiments), meaning="Experiment")
-        if len(experiments) <= BUTTONS
-        else pick("experiment", "experiment"),
         paper_table=_paper_table_card(known, paper_table) if paper_table else "",
         tables=_by_experiment(material, _headline),
         figures="\n".join(_cards(material, data)),
@@ -101,32 +94,16 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
 
 
 def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
-    """The cards of `cards.html` that have something to show."""
-    controls, kept = _controls(material, data), _by_experiment(material, _kept)
-    below = dict.fromkeys(FROM_CLIENTS, kept)
-    if unused := _by_experiment(material, _unused):
-        below["events"] = unused + kept
+    """The cards of `cards.html` that have something to show; the page's script adds the plots."""
+    below = dict.fromkeys(FROM_CLIENTS, _by_experiment(material, _kept))
+    unused = _by_experiment(material, _unused)
+    if unused:
+        below["events"] = unused + below["residual"]
     listed = "The list names clients that were asked in vain, and why." if unused else ""
     for card in _asset("cards.html").split("\n\n"):
         key = card.partition('id="')[2].partition('"')[0]
-        plots = panels(key, data["panels"][key])
-        bar = f'<div class="controls">{controls[key]}</div>' if controls.get(key) else ""
-        if plots or (unused and key == "events"):
-            yield Template(card).substitute(content=bar + plots + below.get(key, ""), listed=listed)
-
-
-def _controls(material: Material, data: dict[str, Any]) -> dict[str, str]:
-    """Section -> its buttons and lists."""
-    axes = [axis for axis in AXES if any(axis in curve for curve in data["accuracy"] if curve)]
-    costs = [cost for cost in COSTS if any(cost in point for point in data["cost"] if point)]
-    intervals = max(len(entry.shown) for entry in material.entries) >= DRAWN_FROM
-    return {
-        "accuracy": choice("axis", AXES, axes) + choice("bands", BANDS, [*BANDS] * intervals),
-        "cost": choice("cost", COSTS, costs),
-        "coordinates": pick("coordinates", "rule") + pick("watched", "client"),
-        "holds": pick("holds", "data of") if len(data["holds"]) > 1 else "",
-        "raster": pick("raster", "rule") + '<div class="legend" data-legend="raster"></div>',
-    }
+        if data["panels"][key] or (unused and key == "events"):
+            yield Template(card).substitute(below=below.get(key, ""), listed=listed)
 
 
 def _by_experiment(material: Material, content: Callable[[Material, str], str]) -> str:
@@ -156,7 +133,7 @@ def _headline(material: Material, experiment: str) -> str:
     ]
     name = "headline dense" if len(shown) > DENSE else "headline"
     words = f'<p class="note">{escape(note(summary))}</p>'
-    return _heading(material, experiment) + table(shown, rows, name) + words
+    return _heading(material, experiment) + _table(shown, rows, name) + words
 
 
 def _unused(material: Material, experiment: str) -> str:
@@ -179,7 +156,7 @@ def _unused(material: Material, experiment: str) -> str:
         Column("clients"),
         Column("rounds", "first and last", form=count),
     ]
-    return _heading(material, experiment) + table(headings, rows) if rows else ""
+    return _heading(material, experiment) + _table(headings, rows) if rows else ""
 
 
 def _kept(material: Material, experiment: str) -> str:
@@ -214,6 +191,40 @@ def _facts(material: Material, title: str) -> list[str]:
     ]
     # An experiment of a table is titled "<table>: <experiment>", and the page <table>.
     return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[tuple[int, Sequence[Cell]]], name: str = ""
+) -> str:
+    """A table in its own scrolling box; a row is the index of its entry and its cells."""
+    kinds = [' class="words"' if column.words else "" for column in columns]
+    head = "".join(
+        f'<th scope="col"{kind} title="{escape(column.meaning)}">'
+        f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
+        for column, kind in zip(columns, kinds, strict=True)
+    )
+    body = ""
+    for entry, cells in rows:
+        body += f'<tr data-entry="{entry}">'
+        for (text, value), kind in zip(cells, kinds, strict=True):
+            shown = escape(text) if kind else _number(text)
+            body += f'<td{kind} data-value="{escape(value)}">{shown}</td>'
+        body += "</tr>\n"
+    return (
+        f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>\n{body}</tbody></table></div>"
+    )
+
+
+def _unbroken(text: str) -> str:
+    """A heading breaks between its words only."""
+    return text.replace("-", "\N{NON-BREAKING HYPHEN}").replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _number(text: str) -> str:
+    """The interval of a number is set smaller."""
+    mean, sign, half = text.partition(" ± ")
+    return f"{escape(mean)} <small>± {escape(half)}</small>" if sign else escape(text)
 
 
 def _sortable(value: float | str | None) -> str:

@@ -13,6 +13,32 @@
     displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
   };
   const all = (query) => [...document.querySelectorAll(query)];
+  const make = (tag, attributes, ...content) => {
+    const element = document.createElement(tag);
+    Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
+    element.append(...content);
+    return element;
+  };
+
+  // -- boxes of the plots, choice of the experiment ---------------------------------------------
+  for (const panels of all(".panels")) {
+    const key = panels.parentElement.id;
+    panels.append(...data.panels[key].map((name, place) => {
+      const id = `${key}-${place}`; // the name "" is that of a single plot
+      return make("div", { class: "panel" }, ...(name ? [make("h3", { id }, name)] : []),
+        make("div", { class: "plot", role: "img", "data-plot": key, "data-panel": name,
+          "aria-labelledby": name ? `${key}-title ${id}` : `${key}-title` }));
+    }));
+  }
+  if (data.experiments.length > 6) {
+    document.querySelector("nav").prepend(make("label", { class: "pick" }, "experiment ",
+      make("select", { "data-pick": "experiment" })));
+  } else if (data.experiments.length > 1) {
+    document.querySelector("nav").prepend(
+      make("div", { class: "choice", role: "group", "aria-label": "Experiment", "data-choice": "experiment" },
+        ...data.experiments.map((name, place) =>
+          make("button", { type: "button", "data-value": place, "aria-pressed": false }, name))));
+  }
   const boxes = all(".plot");
   const visible = new Set();
   const stale = new Set(boxes);
@@ -45,13 +71,13 @@
   // -- rules ------------------------------------------------------------------------------------
   const dashes = { solid: "", dash: "6 4", dot: "2 3", dashdot: "6 3 2 3", longdash: "10 4" };
   function mark(rule) {
-    const make = (tag, attributes) => {
+    const draw = (tag, attributes) => {
       const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
       Object.entries(attributes).forEach(([key, value]) => element.setAttribute(key, value));
       return element;
     };
-    const swatch = make("svg", { width: 22, height: 8, class: "mark", "data-mark": rule });
-    swatch.append(make("line", { x1: 0, x2: 22, y1: 4, y2: 4, "stroke-width": 3,
+    const swatch = draw("svg", { width: 22, height: 8, class: "mark", "data-mark": rule });
+    swatch.append(draw("line", { x1: 0, x2: 22, y1: 4, y2: 4, "stroke-width": 3,
       "stroke-dasharray": dashes[data.rules[rule].dash] }));
     return swatch;
   }
@@ -87,7 +113,8 @@
       plots.here(view, data.accuracy).some((entry) => axis in data.accuracy[entry])),
     cost: () => ["memory", "sent"].filter((cost) =>
       plots.here(view, data.cost).some((entry) => cost in data.cost[entry])),
-    bands: () => ["on", "off"],
+    bands: () => (data.accuracy.some((curve) => curve?.half.some((half) => half !== null))
+      ? ["on", "off"] : ["on"]),
     experiment: () => data.experiments.map((_, place) => place),
   };
   const optionsOf = (name) => all(`[data-choice="${name}"] button`);
@@ -97,6 +124,7 @@
     optionsOf(name).forEach((one) => {
       one.setAttribute("aria-pressed", one.dataset.value === String(view[name]));
       one.hidden = !open.map(String).includes(one.dataset.value);
+      one.parentElement.hidden = open.length < 2;
     });
   }
   for (const name of Object.keys(affected)) {
