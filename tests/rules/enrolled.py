@@ -109,8 +109,8 @@ AS_PUBLISHED: dict[str, Enrolled] = {
 """Every rule, enrolled by hand."""
 
 ENROLLED = AS_PUBLISHED | {
-    f"{name}-practical": Enrolled(name, preset="practical")
-    for name in {entry.name: None for entry in AS_PUBLISHED.values()}
+    f"{name}-practical": Enrolled(name, mean=mean, preset="practical")
+    for name, mean in {entry.name: entry.mean for entry in AS_PUBLISHED.values()}.items()
 }
 every_rule = pytest.mark.parametrize("entry", ENROLLED.values(), ids=ENROLLED.keys())
 
