@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +16,8 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.participation.base import ClientNumbers, Probabilities, check_whole
 
 Times = NDArray[np.float64]
-EXACT = 1 << 31  # products of two numbers below it fit into 64 bits
 
 
-@dataclass(frozen=True, eq=False)
 class Trace:
     """Client i is available in each interval [start, end) of `intervals[i]`, a (k, 2) array.
 
@@ -28,38 +27,27 @@ class Trace:
     are joined, but not across the end of a record.
     """
 
-    intervals: tuple[Times, ...]
-    round_seconds: float
-    lengths: float | Times | None = None
-    stay_seconds: float = 0.0
-    _lengths: Times = field(init=False, repr=False)  # (N,)
-    _starts: Times = field(init=False, repr=False)  # all intervals, one client after the other
-    _ends: Times = field(init=False, repr=False)
-    _owners: ClientNumbers = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not 0 < self.round_seconds < math.inf:
-            raise ConfigurationError(f"round_seconds must be positive, got {self.round_seconds}")
-        if not 0 <= self.stay_seconds < math.inf:
-            raise ConfigurationError(f"stay_seconds must be 0 or more, got {self.stay_seconds}")
-        intervals = tuple(_checked(own, client) for client, own in enumerate(self.intervals))
-        if not any(len(own) for own in intervals):
+    def __init__(
+        self,
+        intervals: Sequence[ArrayLike],
+        round_seconds: float,
+        lengths: float | Times | None = None,
+        stay_seconds: float = 0.0,
+    ) -> None:
+        if not 0 < round_seconds < math.inf:
+            raise ConfigurationError(f"round_seconds must be positive, got {round_seconds}")
+        if not 0 <= stay_seconds < math.inf:
+            raise ConfigurationError(f"stay_seconds must be 0 or more, got {stay_seconds}")
+        self.round_seconds, self.stay_seconds = round_seconds, stay_seconds
+        self.intervals = tuple(_checked(own, client) for client, own in enumerate(intervals))
+        if not any(len(own) for own in self.intervals):
             raise DataError("the trace has no client that is ever available")
-        every = np.concatenate(intervals)
-        lengths = _checked_lengths(self.lengths, every[:, 1].max(), len(intervals))
-        owners = np.repeat(np.arange(len(intervals)), [len(own) for own in intervals])
-        beyond = every[:, 1] > lengths[owners]
-        if beyond.any():
-            client = owners[beyond.argmax()]
-            raise DataError(f"client {client}: an interval ends after {lengths[client]:g} seconds")
-        for name, value in (
-            ("intervals", intervals),
-            ("_lengths", lengths),
-            ("_starts", every[:, 0]),
-            ("_ends", every[:, 1]),
-            ("_owners", owners),
-        ):
-            object.__setattr__(self, name, value)
+        last = np.array([own[-1, 1] if len(own) else 0.0 for own in self.intervals])
+        self.lengths = _checked_lengths(lengths, last.max(), len(last))
+        if (last > self.lengths).any():
+            client = int((last > self.lengths).argmax())
+            length = self.lengths[client]
+            raise DataError(f"client {client}: an interval ends after {length:g} seconds")
 
     @property
     def clients(self) -> int:
@@ -75,14 +63,15 @@ class Trace:
         """
         grid = self._grid
         hits = np.maximum(grid.last - grid.first, 0.0)
-        counts = np.bincount(self._owners, weights=hits, minlength=self.clients)
-        return np.clip(counts / grid.instants, 0.0, 1.0)
+        counts = np.bincount(grid.owners, weights=hits, minlength=self.clients)
+        return np.clip(counts / grid.instants.astype(np.float64), 0.0, 1.0)
 
     def present(self, round: int) -> ClientNumbers:
         """The clients available when this round starts."""
         check_whole("round", round)
-        now = self._grid.instant(round)[self._owners]
-        return np.unique(self._owners[(self._grid.first <= now) & (now < self._grid.last)])
+        grid = self._grid
+        now = (int(round) * grid.strides % grid.instants).astype(np.float64)[grid.owners]
+        return np.unique(grid.owners[(grid.first <= now) & (now < grid.last)])
 
     def sample(self, clients: int, seed: int) -> Trace:
         """A trace of `clients` of the recorded devices, drawn without replacement."""
@@ -94,28 +83,32 @@ class Trace:
         chosen = draws.generator(seed, "participation trace").choice(
             self.clients, clients, replace=False
         )
-        return replace(
-            self,
-            intervals=tuple(self.intervals[device] for device in chosen),
-            lengths=self._lengths[chosen],
-        )
+        own = [self.intervals[device] for device in chosen]
+        return Trace(own, self.round_seconds, self.lengths[chosen], self.stay_seconds)
 
     @cached_property
     def _grid(self) -> _Grid:
-        ratios = [_ratio(self.round_seconds, length) for length in self._lengths.tolist()]
+        # The decimal numbers as written: 0.1 is a tenth, though no float is.
+        seconds = Fraction(repr(float(self.round_seconds)))
+        ratios = [seconds / Fraction(repr(length)) for length in self.lengths.tolist()]
+        instants = np.array([ratio.denominator for ratio in ratios], object)
         try:
-            instants = np.array([ratio.denominator for ratio in ratios], np.float64)
+            step = self.lengths / instants.astype(np.float64)
         except OverflowError:
             raise ConfigurationError(
                 f"rounds of {self.round_seconds:g} seconds are too short for this trace"
             ) from None
-        strides = np.array([ratio.numerator % ratio.denominator for ratio in ratios], np.float64)
-        step = (self._lengths / instants)[self._owners]
-        first = np.ceil(_whole(self._starts / step))
-        last = np.ceil(_whole(self._ends / step))  # t < end
-        if self.stay_seconds:  # and t + stay <= end
-            last = np.floor(_whole((self._ends - self.stay_seconds) / step)) + 1
-        return _Grid(instants=instants, strides=strides, first=first, last=last)
+        owners = np.repeat(np.arange(self.clients), [len(own) for own in self.intervals])
+        ends = np.concatenate(self.intervals) - [0.0, self.stay_seconds]
+        places = ends / step[owners, np.newaxis]
+        near = np.rint(places)  # without the rounding error of the division
+        exact = np.abs(places - near) <= 1e-12 * np.maximum(near, 1.0)
+        places = np.where(exact, near, places)
+        first, last = np.ceil(places).T  # t < end
+        if self.stay_seconds:  # t + stay <= end
+            last = np.floor(places[:, 1]) + 1
+        strides = np.array([ratio.numerator for ratio in ratios], object)
+        return _Grid(owners=owners, first=first, last=last, instants=instants, strides=strides)
 
 
 @dataclass(frozen=True)
@@ -126,29 +119,11 @@ class _Grid:
     instants keeps seconds like 0.1, which no float holds, from drifting past interval ends.
     """
 
-    instants: Times  # (N,) b
-    strides: Times  # (N,) a mod b
+    owners: ClientNumbers  # of all intervals, one client after the other
     first: Times  # the first instant of each interval
     last: Times  # the instant after its last
-
-    def instant(self, round: int) -> Times:
-        """The instant at which this round starts, (N,)."""
-        if self.instants.max() < EXACT:
-            whole = self.instants.astype(np.int64)
-            return (round % whole * self.strides.astype(np.int64) % whole).astype(np.float64)
-        return np.fmod(round * self.strides, self.instants)
-
-
-@cache
-def _ratio(seconds: float, length: float) -> Fraction:
-    """The ratio of the decimal numbers as written: 0.1 is a tenth, though no float is."""
-    return Fraction(repr(float(seconds))) / Fraction(repr(float(length)))
-
-
-def _whole(places: Times) -> Times:
-    """Whole numbers freed of the rounding error of a division."""
-    near = np.rint(places)
-    return np.where(np.abs(places - near) <= 1e-12 * np.maximum(near, 1.0), near, places)
+    instants: NDArray[np.object_]  # (N,) b, whole numbers of any size
+    strides: NDArray[np.object_]  # (N,) a
 
 
 def _checked(intervals: ArrayLike, client: int) -> Times:

@@ -44,7 +44,8 @@ class TraceOptions(ParticipationOptions):
         """The trace; if it has more devices than there are clients, a sample of them."""
         if self.trace is None:
             raise ConfigurationError("participation.trace must name a file")
-        trace = _read_once(self.trace, self.round_seconds, *_last_change(self.trace))
+        changed = os.stat(self.trace).st_mtime_ns if os.path.exists(self.trace) else 0
+        trace = _read_once(self.trace, self.round_seconds, changed)
         return trace if trace.clients == clients else trace.sample(clients, seed)
 
 
@@ -67,17 +68,9 @@ def read_trace(
 
 
 @lru_cache(maxsize=2)
-def _read_once(path: str, round_seconds: float, *change: int) -> Trace:
+def _read_once(path: str, round_seconds: float, changed: int) -> Trace:
     """All runs of a comparison share one copy, until the file changes."""
     return read_trace(path, round_seconds=round_seconds)
-
-
-def _last_change(path: str) -> tuple[int, ...]:
-    try:
-        found = os.stat(path)
-    except OSError:  # reading the file says what is wrong
-        return ()
-    return found.st_mtime_ns, found.st_size
 
 
 def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
