@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,37 +22,18 @@ class Estimates(NamedTuple):
         return found
 
 
-class Beliefs(Protocol):
+@dataclass(frozen=True)
+class Beliefs:
     """What a rule believed of the active clients, and how good its basis was.
 
-    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property.
+    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property
+    of a subclass.
     """
 
-    @property
-    def before(self) -> Estimates | None:
-        """The estimates when the updates came in."""
-
-    @property
-    def after(self) -> Estimates | None:
-        """The estimates with coordinates recomputed from the updates."""
-
-    @property
-    def condition(self) -> float:
-        """Condition number of the basis' Gram matrix."""
-
-    @property
-    def columns(self) -> int:
-        """Columns of the basis in use."""
+    before: Estimates | None = None  # when the updates came in
+    after: Estimates | None = None  # with coordinates recomputed from the updates
+    condition: float = float("nan")  # of the basis' Gram matrix
+    columns: int = 0  # of the basis in use
 
 
-@dataclass(frozen=True)
-class PlainBeliefs:
-    """Beliefs that cost nothing to compute."""
-
-    before: Estimates | None = None
-    after: Estimates | None = None
-    condition: float = float("nan")
-    columns: int = 0
-
-
-NO_BELIEFS = PlainBeliefs()
+NO_BELIEFS = Beliefs()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -21,17 +21,15 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Estimates, PlainBeliefs
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.options import Options, WarmUpOptions
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
+from fedsteer.steering.collection import Collected
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.rounds import Active
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
-    from fedsteer.steering.collection import Collected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +98,7 @@ class ClusterFedVARP(Algorithm):
         return Outcome(
             result=result,
             weights=active.weights,
-            beliefs=PlainBeliefs(
+            beliefs=Beliefs(
                 before=Estimates(np.sum(belongs * result.products, axis=0), squares @ belongs),
                 columns=int((squares > 0).sum()),
             ),

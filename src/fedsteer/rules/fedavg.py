@@ -10,14 +10,13 @@ Full participation is this rule with all clients active and p_i = 1.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
 from fedsteer.rules.options import Options
-from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
 
 AVERAGES = ("importance", "participants", "normalised")
@@ -32,33 +31,28 @@ class FedAvgOptions(Options):
     )
 
 
-def averaging_weights(active: Active, average: str) -> Floats:
-    """The factor of each g_i in the aggregate."""
-    weights = active.weights
-    if average == "importance":
-        return weights
-    if average == "participants":
-        weights = np.where(active.fresh, active.sizes, 0.0)
-    total = weights.sum()
-    return weights / total if total > 0 else weights
+class AveragingRule(Algorithm):
+    """The weighted sum of the active clients' updates, for rules without estimates."""
 
+    options: Any  # with `average`
 
-def weighted_sum(active: Active, weights: Floats) -> Outcome:
-    """weights @ g, for rules without estimates."""
-    return Outcome(result=active.one_pass(weights), weights=weights)
+    @property
+    def uses_probabilities(self) -> bool:
+        return bool(self.options.average != "participants")
+
+    def compute(self, memory: Memory, active: Active) -> Outcome:
+        weights = active.weights
+        if self.options.average == "participants":
+            weights = np.where(active.fresh, active.sizes, 0.0)
+        if self.options.average != "importance":
+            total = weights.sum()
+            weights = weights / total if total > 0 else weights
+        return Outcome(result=active.one_pass(weights), weights=weights)
 
 
 @final
-class FedAvg(Algorithm):
+class FedAvg(AveragingRule):
     """The weighted sum of the active clients' updates."""
 
     name: ClassVar[str] = "fedavg"
     options_type: ClassVar[type[Options]] = FedAvgOptions
-    options: FedAvgOptions
-
-    @property
-    def uses_probabilities(self) -> bool:
-        return self.options.average != "participants"
-
-    def compute(self, memory: Memory, active: Active) -> Outcome:
-        return weighted_sum(active, averaging_weights(active, self.options.average))

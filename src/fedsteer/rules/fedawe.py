@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -24,15 +24,13 @@ from fedsteer.options import option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.options import Options
 from fedsteer.steering.checks import untracked
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, library_of
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.table import Table
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +59,7 @@ class FedAWE(Algorithm):
     own_rate: ClassVar[bool] = True
     needs: ClassVar[frozenset[str]] = frozenset({"starts", "model"})
     options: FedAWEOptions
-
-    @property
-    def uses_probabilities(self) -> bool:
-        return False
+    uses_probabilities = False
 
     def begin(self, clients: Clients) -> Component:
         return FedAWEMemory()

@@ -11,23 +11,21 @@ the others, because there are no weights 1/p_i that their visit could bias. Memo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.fedvarp import recalled_outcome
+from fedsteer.rules.algorithm import Memory, Outcome
+from fedsteer.rules.fedvarp import StaleUpdateRule
 from fedsteer.rules.options import Options
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
-from fedsteer.steering.kernels import Array, Floats
+from fedsteer.steering.kernels import Floats
 from fedsteer.steering.memory import UpdateMemory
 from fedsteer.steering.rounds import Active
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,24 +40,20 @@ class MIFAOptions(Options):
 
 
 @dataclass
-class MIFAMemory(Component):
+class MIFAMemory(UpdateMemory):
     """The last updates, and the points of the clients that sent them."""
 
-    updates: UpdateMemory = field(default_factory=UpdateMemory)
     heard: float = 0.0  # sum of n_i over clients with an update
 
 
 @final
-class MIFA(Algorithm):
+class MIFA(StaleUpdateRule):
     """The mean of all clients' last updates."""
 
     name: ClassVar[str] = "mifa"
     options_type: ClassVar[type[Options]] = MIFAOptions
     options: MIFAOptions
-
-    @property
-    def uses_probabilities(self) -> bool:
-        return False
+    uses_probabilities = False
 
     def begin(self, clients: Clients) -> Component:
         if self.options.start == "wait" and not clients.closed:
@@ -68,32 +62,20 @@ class MIFA(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: MIFAMemory = memory.own
-        known = own.updates.squares[active.slots] >= 0
+        known = own.squares[active.slots] >= 0
         heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
         if self.options.start == "seen":
             active = replace(active, total=heard, shares=active.sizes / max(heard, 1e-300))
-        outcome = recalled_outcome(
-            own.updates.recall(active, active.shares, minus=active.shares), active.shares
-        )
+        outcome = self.aggregate(own, active, active.shares)
         waiting = self.options.start == "wait" and heard < active.total * (1 - 1e-12)
         scratch = (outcome.scratch, heard)
         return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        own: MIFAMemory = memory.own
-        recalled, own.heard = outcome.scratch
-        own.updates.store_updates(active, recalled, np.ones(len(active)), memory.clients)
+        recalled, memory.own.heard = outcome.scratch
+        super().commit(memory, active, replace(outcome, scratch=recalled))
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own: MIFAMemory = memory.own
-        own.updates.forget(slots, memory.clients)
-        heard = np.flatnonzero(own.updates.squares.values >= 0)
-        own.heard = float(memory.clients.sizes[heard].sum())
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: MIFAMemory = memory.own
-        return own.updates.store.kept_as(updates)
-
-    def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        own: MIFAMemory = memory.own
-        return own.updates.estimates(slots, memory.like)
+        super().forget(memory, slots, sizes)
+        heard = np.flatnonzero(memory.own.squares.values >= 0)
+        memory.own.heard = float(memory.clients.sizes[heard].sum())

@@ -14,24 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
-from fedsteer.rules.fedavg import AVERAGES, averaging_weights, weighted_sum
+from fedsteer.rules.algorithm import Memory, Outcome, Requests
+from fedsteer.rules.fedavg import AVERAGES, AveragingRule
 from fedsteer.rules.options import Options
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +53,12 @@ class ScaffoldMemory(Component):
 
 
 @final
-class Scaffold(Algorithm):
+class Scaffold(AveragingRule):
     """Control variates against client drift."""
 
     name: ClassVar[str] = "scaffold"
     options_type: ClassVar[type[Options]] = ScaffoldOptions
     needs: ClassVar[frozenset[str]] = frozenset({"steps"})
-    options: ScaffoldOptions
-
-    @property
-    def uses_probabilities(self) -> bool:
-        return self.options.average != "participants"
 
     def begin(self, clients: Clients) -> Component:
         return ScaffoldMemory()
@@ -88,7 +81,7 @@ class Scaffold(Algorithm):
     def compute(self, memory: Memory, active: Active) -> Outcome:
         if len(active) and active.round.steps is None:
             raise RoundRefused("SCAFFOLD needs steps: each client's number of local steps")
-        return weighted_sum(active, averaging_weights(active, self.options.average))
+        return super().compute(memory, active)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: ScaffoldMemory = memory.own

@@ -36,32 +36,24 @@ class WarmUp(Algorithm):
     """Stands in for an algorithm until its warm-up is over."""
 
     name = "warm-up"
+    options: WarmUpOptions
 
     def __init__(self, algorithm: Algorithm) -> None:
         super().__init__(algorithm.options)
         self.algorithm = algorithm
 
-    @property
-    def uses_probabilities(self) -> bool:
-        return self.algorithm.uses_probabilities
-
     def begin(self, clients: Clients) -> Component:
-        assert isinstance(self.options, WarmUpOptions)
         collection = Collection(cycles=self.options.cycles)
         return WarmUpMemory(collection=collection, prepared=self.algorithm.begin(clients))
 
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own: WarmUpMemory = memory.own
-        collection = own.collection
-        return Requests(collect=collection.asked(memory.clients, asked.train))
+        return Requests(collect=memory.own.collection.asked(memory.clients, asked.train))
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         """Hold the model, or move it by the full aggregate once all clients have answered."""
-        assert isinstance(self.options, WarmUpOptions)
-        own: WarmUpMemory = memory.own
-        collection = own.collection
+        collection: Collection = memory.own.collection
         result, complete = collection.compute(memory.clients, active)
         last = complete and collection.done + 1 >= collection.cycles
         return Outcome(
@@ -87,8 +79,7 @@ class WarmUp(Algorithm):
             memory.own = own.prepared
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own: WarmUpMemory = memory.own
-        own.collection.forget(slots)
+        memory.own.collection.forget(slots)
         self.algorithm.forget(self._prepared(memory), slots, sizes)
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
@@ -96,9 +87,7 @@ class WarmUp(Algorithm):
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
         """In the snapshot, and then perhaps as the algorithm keeps them."""
-        assert isinstance(self.options, WarmUpOptions)
-        own: WarmUpMemory = memory.own
-        snapshot = own.collection.snapshot.kept_as(updates)
+        snapshot: str = memory.own.collection.snapshot.kept_as(updates)
         if not self.options.stores_snapshot:
             return snapshot
         later = self.algorithm.kept_as(self._prepared(memory), updates)
@@ -110,5 +99,4 @@ class WarmUp(Algorithm):
     @staticmethod
     def _prepared(memory: Memory) -> Memory:
         """The memory as the algorithm will have it."""
-        own: WarmUpMemory = memory.own
-        return replace(memory, own=own.prepared)
+        return replace(memory, own=memory.own.prepared)

@@ -68,15 +68,17 @@ class UpdateMemory(Component):
     base: Array | None = None  # (d,) float64: float32 would drift over many rounds
     longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
 
-    def recall(self, active: Active, weights: Floats, minus: Floats) -> Recalled:
-        """Delta = sum_i d_i beta_i h_i + weights @ g - minus @ (beta h), in one pass.
+    def recall(self, active: Active, weights: Floats) -> Recalled:
+        """Delta = sum_i d_i beta_i h_i + weights @ (g - beta h), in one pass.
 
         The first sum runs over all clients with this round's sizes.
         """
         squares = self.squares[active.slots]
         known = squares >= 0
         scales = np.where(known, self.scales[active.slots], 0.0)
-        coefficients = scales * ((active.sizes - active.old_sizes) * _inverse(active.total) - minus)
+        coefficients = scales * (
+            (active.sizes - active.old_sizes) * _inverse(active.total) - weights
+        )
         result = active.one_pass(
             weights,
             self.store.rows if known.any() else None,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.beliefs import Estimates
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
 from fedsteer.steering.kernels import Floats
 
@@ -33,21 +32,10 @@ class Geometry:
         self.stored = self.present if magnitude == "follow" else self.scale
         self._solvers: dict[tuple[float, str], Callable[[Floats], Floats]] = {}
 
-    @property
-    def columns(self) -> int:
-        """How many columns are present."""
-        return int(self.present.sum())
-
     @cached_property
     def scaled(self) -> Floats:
         """K, the Gram matrix of the scaled columns."""
         return (self.gram * self.scale[:, None]) * self.scale  # scale * scale could overflow
-
-    @cached_property
-    def condition(self) -> float:
-        """Condition number of K without vacant columns."""
-        present = np.flatnonzero(self.present)
-        return condition(self.scaled[np.ix_(present, present)])
 
     def solver(self, ridge: float, method: str) -> Callable[[Floats], Floats]:
         """The function R^T G -> (K + ridge I)^-1 Q^T G, for raw columns R."""
@@ -57,34 +45,33 @@ class Geometry:
         return self._solvers[key]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SteeredBeliefs:
-    """What the coordinates said of this round's updates; worked out if somebody looks."""
+class SteeredBeliefs(Beliefs):
+    """What the coordinates said of this round's updates; worked out if somebody looks.
 
-    geometry: Geometry
-    products: Floats  # (k, m) of raw columns and updates
-    coordinates_before: Floats  # (m, k) as stored
-    coordinates_after: Floats
+    geometry    of the columns
+    products    (k, m) of raw columns and updates
+    old, new    (m, k) coordinates before and after the round, as stored
+    """
+
+    def __init__(self, geometry: Geometry, *, products: Floats, old: Floats, new: Floats) -> None:
+        self.geometry, self.products, self.old, self.new = geometry, products, old, new
 
     @cached_property
     def before(self) -> Estimates:
-        """The estimates when the updates came in."""
-        return self._estimates(self.coordinates_before)
+        return self._estimates(self.old)
 
     @cached_property
     def after(self) -> Estimates:
-        """The estimates with coordinates recomputed from the updates."""
-        return self._estimates(self.coordinates_after)
+        return self._estimates(self.new)
 
-    @property
+    @cached_property
     def condition(self) -> float:
-        """Condition number of K."""
-        return self.geometry.condition
+        present = np.flatnonzero(self.geometry.present)
+        return condition(self.geometry.scaled[np.ix_(present, present)])
 
-    @property
+    @cached_property
     def columns(self) -> int:
-        """Columns in use."""
-        return self.geometry.columns
+        return int(self.geometry.present.sum())
 
     def _estimates(self, stored: Floats) -> Estimates:
         coordinates = stored * self.geometry.stored

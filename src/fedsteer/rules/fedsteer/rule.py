@@ -115,10 +115,7 @@ class FedSteer(Algorithm):
             weights=active.weights,
             core_set=tuple(owner for owner in own.columns.owners if owner is not None),
             beliefs=SteeredBeliefs(
-                geometry=own.columns.geometry,
-                products=result.products,
-                coordinates_before=used,
-                coordinates_after=new,
+                own.columns.geometry, products=result.products, old=used, new=new
             ),
             scratch=Computed(roles=roles, old=old, new=new),
         )
