@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers import convolution_reference as reference
+from fedsteer.training.layers import convolution as reference
 from fedsteer.training.layers.convolution import Window, operations
 
 needs_gpu = pytest.mark.skipif(
@@ -91,10 +91,10 @@ def test_pooling(window: Window, inside: int, outside: int, activation: str) -> 
     pooled, which = kernels.convolve(
         images.cuda(), filters.cuda(), window, True, None, activation, True, None
     )
-    values, _ = reference.convolve(images, filters, window, True, None, activation)
-    close(pooled, reference.pool(values)[0])
-    back, sides = drawn(*pooled.shape), (values.shape[2], values.shape[3])
-    close(kernels.spread(back.cuda(), which, sides), reference.spread(back, which.cpu(), sides))
+    expected, places = reference.convolve(images, filters, window, True, None, activation, True)
+    close(pooled, expected)
+    back, sides = drawn(*pooled.shape), (window.over(11), window.over(10))
+    close(kernels.spread(back.cuda(), which, sides), reference.spread(back, places, sides))
 
 
 @needs_gpu
@@ -109,7 +109,9 @@ def test_of_equal_pixels_the_first_is_chosen() -> None:
 def test_a_spread_gradient_is_that_of_max_pooling() -> None:
     images = drawn(2, 3, 7, 6, 4)
     images[:, :, :4, :3] = 0.25  # blank background: every pixel of a square is the largest
-    pooled, which = reference.pool(images)
+    same = torch.eye(4).expand(2, 1, 1, 4, 4)  # a convolution that changes nothing
+    pooled, which = reference.convolve(images, same, Window(1), pools=True)
+    assert which is not None
     back = drawn(*pooled.shape)
     plain = images.flatten(0, 1).permute(0, 3, 1, 2).requires_grad_()
     expected = torch.nn.functional.max_pool2d(plain, 2)

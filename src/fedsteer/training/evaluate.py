@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedsteer.errors import TrainingFailed, first_line
-from fedsteer.training.layers.host import channels_last
+from fedsteer.training.layers.convolution import channels_last
 from fedsteer.training.layers.known import is_dense, known_layers
 from fedsteer.training.networks import Network
 
@@ -63,7 +63,8 @@ def evaluate(
         for part, target in zip(
             images.tensor_split(parts), labels.tensor_split(parts), strict=True
         ):
-            logits = _logits(network, model, channels_last(part) if by_pixel else part)
+            given = channels_last(part).movedim(-1, -3) if by_pixel else part
+            logits = _logits(network, model, given)
             loss += float(F.cross_entropy(logits, target, reduction="sum"))
             hits = (logits.argmax(dim=-1) == target).double()
             right.index_add_(0, target, hits)

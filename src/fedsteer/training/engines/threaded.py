@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from fedsteer.training.engines.base import Engine, naming, torch_threads
-from fedsteer.training.layers.basic import Flat
-from fedsteer.training.layers.formula import backpropagate
-from fedsteer.training.layers.host import channels_last, host_layers
+from fedsteer.training.layers.basic import Convolution, Flatten, Linear
+from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
 from fedsteer.training.local import PLAIN_SGD, LocalRun, LocalTraining, Order, Trained
 from fedsteer.training.networks import Network
@@ -30,14 +29,15 @@ class ThreadedEngine(Engine):
     name = "threaded"
 
     def __post_init__(self) -> None:
-        layers = host_layers(known_layers(self.network))
+        layers = known_layers(self.network)
         assert layers is not None, "`supports` says what this engine can train"
-        self.layers = layers
+        self.gradient = FormulaGradient(self.network, layers)
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """Plain stacks of convolutions and dense layers, on a CPU."""
-        if device != "cpu" or host_layers(known_layers(network)) is None:
+        kinds = {type(layer) for layer in known_layers(network) or (None,)}
+        if device != "cpu" or not kinds <= {Convolution, Linear, Flatten}:
             return "it needs a CPU and a plain stack of convolutions and dense layers"
         return super().supports(network, options, device)
 
@@ -66,20 +66,13 @@ class ThreadedEngine(Engine):
         # Under plain SGD the gradient is never written down: it goes straight into the weights.
         plain = order.plain and not self.options.beyond(PLAIN_SGD)
         weights, mask = run.weights[None], None if run.mask is None else run.mask[None]
-        gradient = None if plain else torch.empty_like(weights)
-        flat = Flat(weights, gradient, self.options.rate)
         total = 0.0
         for images, labels in run.batches():
-            loss, _ = backpropagate(
-                self.layers,
-                flat,
-                channels_last(images)[None],
-                labels[None],
-                weights.new_full((1, len(labels)), 1 / len(labels)),
-                mask,
-            )
+            shares = weights.new_full((1, len(labels)), 1 / len(labels))
+            batch = (weights, images[None], labels[None], shares, mask)
+            gradient, loss = self.gradient(*batch, self.options.rate if plain else None)
             total += float(loss)
-            if gradient is not None:
+            if not plain:
                 run.descend(gradient[0])
         torch.sub(order.start, run.weights, out=update)
         return len(run.sizes), total / len(run.sizes)

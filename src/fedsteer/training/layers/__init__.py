@@ -4,7 +4,6 @@ known           which networks are stacks of known layers
 formula         the gradient of such a network
 basic           linear, convolution, flatten, and what all layers share
 residual        batch norm, the residual block, the mean over pixels
-host            convolutions of one client on a CPU, by torch's own kernels
-convolution     stacked convolutions: plain references, and Triton kernels (`*_kernels`)
+convolution     stacked convolutions: by torch, and by Triton kernels (`*_kernels`)
 normalisation   stacked batch norm: likewise
 """

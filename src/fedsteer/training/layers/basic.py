@@ -3,8 +3,9 @@
 Every layer takes stacked inputs (clients, samples, ...) and reads its parameters as views of the
 stacked flat vectors (clients, d). `backward` hands in its own gradient in the same places and
 returns the gradient of its input. An activation, and the pooling after it, belong to the layer
-before them. Images have channels last, filters are (row, column, in, out); `Flatten` restores the
-order that torch's modules expect.
+before them. Images have channels last; `Flatten` restores the order that torch's modules expect.
+Filters are seen as (row, column, in, out). On a GPU they have that order in memory too
+(`FormulaGradient.arrange`); on a CPU they keep torch's.
 """
 
 from __future__ import annotations
@@ -157,9 +158,11 @@ class Convolution:
 
     def filters(self, flat: Tensor) -> Tensor:
         """(clients, rows, columns, in, out), a view."""
-        shape = (self.window.size, self.window.size, self.inside, self.outside)
-        count = self.outside * self.inside * self.window.size**2
-        return flat[:, self.weight : self.weight + count].unflatten(1, shape)
+        size = self.window.size
+        own = flat[:, self.weight : self.weight + self.outside * self.inside * size**2]
+        if flat.is_cuda:
+            return own.unflatten(1, (size, size, self.inside, self.outside))
+        return own.unflatten(1, (self.outside, self.inside, size, size)).permute(0, 3, 4, 2, 1)
 
     def offset(self, flat: Tensor) -> Tensor | None:
         """(clients, out) biases, a view."""

@@ -57,7 +57,7 @@ def convolve(
     pools: bool,
     beside: Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
-    """See `convolution_reference.convolve`."""
+    """See `convolution.convolve`."""
     images = images.contiguous()
     clients, samples, height, width, inside = images.shape
     outside = filters.shape[-1]
@@ -91,7 +91,7 @@ def input_gradient(
     exact: bool,
     beside: Tensor | None,
 ) -> Tensor:
-    """See `convolution_reference.input_gradient`."""
+    """See `convolution.input_gradient`."""
     back = back.contiguous()
     clients, samples, rows, columns, outside = back.shape
     inside, stride = filters.shape[-2], window.stride
@@ -116,7 +116,7 @@ def input_gradient(
 def filter_gradient(
     images: Tensor, back: Tensor, window: Window, into: Tensor, exact: bool
 ) -> None:
-    """See `convolution_reference.filter_gradient`; `into` is float32, one piece per client."""
+    """See `convolution.filter_gradient`; `into` is float32, one piece per client."""
     images, back = images.contiguous(), back.contiguous()
     clients, samples, height, width, inside = images.shape
     rows, columns, outside = back.shape[2:]
@@ -148,7 +148,7 @@ def filter_gradient(
 
 
 def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
-    """See `convolution_reference.spread`."""
+    """See `convolution.spread`."""
     clients, samples, rows, columns, channels = back.shape
     result = back.new_empty((clients, samples, *sides, channels))
     _spread[(triton.cdiv(result.numel(), 1024),)](

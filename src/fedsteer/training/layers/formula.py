@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsteer.training.layers.basic import Flat, Flatten, Layer
+from fedsteer.training.layers.convolution import channels_last
 from fedsteer.training.layers.known import is_dense, mixes_samples
 from fedsteer.training.loss import cross_entropy_gradient
 from fedsteer.training.networks import Network
@@ -49,8 +50,8 @@ def backpropagate(
 class FormulaGradient:
     """(clients, d) gradients and (clients,) losses for stacked parameters and batches.
 
-    Parameters have an order of their own (`arrange`, `restore`): filters as (row, column, in, out),
-    and rows of the stack padded to a multiple of 64 numbers, so that each of them is aligned.
+    On a GPU, parameters have an order of their own (`arrange`, `restore`): filters as (row, column,
+    in, out), and rows of the stack padded to a multiple of 64 numbers, so that each is aligned.
     """
 
     def __init__(self, network: Network, layers: list[Layer], exact: bool = True) -> None:
@@ -63,11 +64,15 @@ class FormulaGradient:
 
     def arrange(self, flat: Tensor) -> Tensor:
         """(c, d) in the usual order -> as `__call__` takes it."""
-        return flat if self.dense else flat[:, self._orders(flat)[0]]
+        return flat[:, self._orders(flat)[0]] if self._moves(flat) else flat
 
     def restore(self, flat: Tensor) -> Tensor:
         """The inverse of `arrange`."""
-        return flat if self.dense else flat[:, self._orders(flat)[1]]
+        return flat[:, self._orders(flat)[1]] if self._moves(flat) else flat
+
+    def _moves(self, flat: Tensor) -> bool:
+        """Whether parameters have an order of their own there."""
+        return flat.is_cuda and not self.dense
 
     def __call__(
         self,
@@ -82,7 +87,7 @@ class FormulaGradient:
 
         With a rate, the weights take a step of plain SGD, and stand in place of the gradient.
         """
-        value = images.flatten(2) if self.dense else images.permute(0, 1, 3, 4, 2)
+        value = images.flatten(2) if self.dense else channels_last(images)
         flat = Flat(weights, rate=rate or 0.0)
         if rate is None:
             gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
