@@ -64,12 +64,11 @@ def fetch(
 
 def _remove_damaged(source: Source, target: Path) -> None:
     for file in source.files:
-        for path in (target / (file.name + packing) for packing in file.packings):
-            if path.is_file():
-                try:
-                    verify(file, read(path))
-                except DataError:
-                    path.unlink()
+        for path in file.found_in(target):
+            try:
+                verify(file, read(path))
+            except DataError:
+                path.unlink()
 
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
@@ -77,18 +76,11 @@ def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed_zip:
             for member in members:
-                _write(target / PurePosixPath(member).name, packed_zip.read(member))
+                (target / PurePosixPath(member).name).write_bytes(packed_zip.read(member))
     else:
         with tarfile.open(archive) as packed_tar:
             for member in members:
                 stream = packed_tar.extractfile(member)
                 if stream is None:
                     raise DataError(f"{archive}: {member} is not a file")
-                _write(target / PurePosixPath(member).name, stream.read())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write in one step: an interrupted download leaves no partial file behind."""
-    unfinished = path.with_name(path.name + ".part")
-    unfinished.write_bytes(data)
-    unfinished.replace(path)
+                (target / PurePosixPath(member).name).write_bytes(stream.read())

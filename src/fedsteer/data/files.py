@@ -6,17 +6,19 @@ import gzip
 import hashlib
 import lzma
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 from fedsteer.errors import DataError
 
 # No file of the catalogue unpacks to more than 184 MB. A file beyond this limit is not one of them
 # and would fill the memory before any reader could refuse it.
 LARGEST_CONTENT = 1 << 30
+
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class File:
     checksum: str  # "algorithm:hexadecimal digest"
     packings: Sequence[str] = ("", ".gz")
     of_packed: bool = False  # the checksum is that of the packed file
+
+    def found_in(self, folder: Path) -> list[Path]:
+        """The file in a folder, in every packing it has there."""
+        paths = (folder / (self.name + packing) for packing in self.packings)
+        return [path for path in paths if path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ def read_all(paths: list[Path]) -> list[Content]:
 def read(path: Path) -> Content:
     """The content of a file, unpacked if its name ends in .gz or .xz."""
     try:
-        with _open(path) as stream:
+        with OPENERS.get(path.suffix, open)(path, "rb") as stream:
             data = stream.read(LARGEST_CONTENT + 1)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged {path.suffix[1:]} file ({error})") from error
@@ -70,11 +77,3 @@ def verify(file: File, content: Content) -> None:
         raise DataError(
             f"{content.path}: not the published file ({algorithm} {found} instead of {published})"
         )
-
-
-def _open(path: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
-    if path.suffix == ".gz":
-        return gzip.GzipFile(path)
-    if path.suffix == ".xz":
-        return lzma.LZMAFile(path)
-    return path.open("rb")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
-from fedsteer.data.files import File, read_all, verify
+from fedsteer.data.files import read_all, verify
 from fedsteer.errors import ConfigurationError, DataError, unknown
 
 
@@ -81,9 +81,11 @@ def _load(
     if source.make is not None:
         return source.make(**options), None
     refused: DataError | None = None
-    for paths in _find(source, folder):
+    for place in searched_folders(source, folder):
+        found = [file.found_in(place) for file in source.files]
         try:
-            return _read(paths, source), paths[0].parent
+            if all(found):
+                return _read([paths[0] for paths in found], source), place
         except DataError as error:  # perhaps of another data set: some share file names
             refused = refused or error
     raise refused or _not_found(source, folder)
@@ -94,11 +96,10 @@ def _read(paths: list[Path], source: Source) -> Dataset:
     # Parse before verifying: "truncated" helps a user more than an unequal checksum.
     assert source.reader is not None
     parts = source.reader(contents, source.classes)
+    checksums = {}
     for file, content in zip(source.files, contents, strict=True):
         verify(file, content)
-    checksums = {
-        file.name: content.sha256 for file, content in zip(source.files, contents, strict=True)
-    }
+        checksums[file.name] = content.sha256
     return Dataset(source.name, *parts, classes=source.classes, checksums=checksums)
 
 
@@ -120,15 +121,6 @@ def searched_folders(source: Source, folder: str | os.PathLike[str] | None = Non
     return folders
 
 
-def _find(source: Source, folder: str | os.PathLike[str] | None = None) -> Iterator[list[Path]]:
-    """The files of a data set in the catalogue's order, from each folder that has them all."""
-    for candidate in searched_folders(source, folder):
-        paths = [_found(candidate, file) for file in source.files]
-        complete = [path for path in paths if path is not None]
-        if len(complete) == len(source.files):
-            yield complete
-
-
 def _not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> _NotFound:
     """The error for a data set that was not found; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
@@ -140,8 +132,3 @@ def _not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> 
             f"; or use {source.instead}, which can be downloaded: --set data.name={source.instead}"
         )
     return _NotFound(f"{source.name} not found in {places}; {remedy}")
-
-
-def _found(folder: Path, file: File) -> Path | None:
-    candidates = (folder / (file.name + packing) for packing in file.packings)
-    return next((path for path in candidates if path.is_file()), None)
