@@ -342,7 +342,7 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert first is not None
     with pytest.raises(ConfigurationError, match="another process is still writing"):
         runner.open_run(cell, resume=True)
-    first.close()
+    first.records.close()
     assert run_cell(cell, resume=True).finished
 
 

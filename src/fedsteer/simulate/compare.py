@@ -10,7 +10,7 @@ from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.cluster import run_on_ray
-from fedsteer.simulate.executors.lockstep import joins_runs, run_in_lockstep, shares
+from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.runner import GAVE_UP, Report, found_run, run_cell
@@ -50,7 +50,7 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> N
     experiment = cells[0].experiment
     jobs = min(jobs or default_jobs(experiment), len(cells))
     if experiment.run.device != "cpu":
-        if not joins_runs(experiment):
+        if not build_world(experiment, 0).engine.joins_runs:
             jobs = 1  # one run at a time: several would only wait for each other
         elif (jobs := len(shares(cells, jobs))) == 1:
             run_in_lockstep(cells, resume, tell)

@@ -91,16 +91,12 @@ class OpenRun:
             write_checkpoint(folder / ARRAYS, arrays, {})
         seconds = self.records.seconds
         self.records.finish({"finished": True} | simulation.result() | {"seconds": seconds})
-        self.close()
+        self.records.close()
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def fail(self, error: FedsteerError) -> None:
         """The run cannot continue; its records stay, with the reason."""
         write_json(self.cell.folder / FAILURE, {"reason": str(error)})
-        self.close()
-
-    def close(self) -> None:
-        """Close the files."""
         self.records.close()
 
     def progress(self, result: RoundResult) -> Progress:
@@ -191,7 +187,7 @@ def run_cell(
         run.fail(error)
         raise
     finally:
-        run.close()
+        run.records.close()
     return Run(cell.folder)
 
 

@@ -19,7 +19,6 @@ import torch
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.runner import Interrupted, OpenRun, Report, open_run, polite
 from fedsteer.simulate.world import build_world
 from fedsteer.training import Engine
@@ -47,16 +46,10 @@ def run_in_lockstep(
         part = [cell for cell in left if WORK(cell.experiment) == WORK(first)]
         clients = max(cell.experiment.partition.clients for cell in part)
         part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
-        taken = {cell.folder for cell in part}
-        left = [cell for cell in left if cell.folder not in taken]
+        left = [cell for cell in left if cell not in part]
         run_together([open_run(cell, resume) for cell in part], tell, stop)
         for cell in part:
             tell(cell, None)
-
-
-def joins_runs(experiment: Experiment) -> bool:
-    """Whether the engine of these runs gains from clients of several runs at once."""
-    return build_world(experiment, 0).engine.joins_runs
 
 
 def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:
@@ -80,7 +73,7 @@ def run_together(
         return
     with ExitStack() as files, polite(stop) as stopping:
         for run in left:
-            files.callback(run.close)
+            files.callback(run.records.close)
         engine = _shared_engine(left)
         while left:
             left = _one_round(engine, left, tell)
