@@ -16,7 +16,6 @@ from fedsteer.flower.identity import (
     client_name,
     key_name,
     reported_id,
-    reported_name,
 )
 from fedsteer.records import Run
 from tests.flower.fake import FakeGrid, arrays, drifting, failing, reply_with
@@ -235,8 +234,10 @@ def named(name: str) -> Any:
 
 def test_a_reported_id_and_an_option_mean_the_same_client(tmp_path: Path) -> None:
     for text in ("0", "client-0", "ward-7"):
-        assert reported_name(text) == client_name(text)
-    assert reported_name("key-ab") == "client-key-ab"  # a client cannot become a key by saying so
+        assert client_name(text, ("client-",)) == client_name(text)
+    assert (
+        client_name("key-ab", ("client-",)) == "client-key-ab"
+    )  # a client cannot become a key by saying so
     grid = FakeGrid({11: named("client-0"), 12: named("1")})
     known = {"client-0": 0.5, 1: 0.25}
     strategy = FedSteer(known_probabilities=known, folder=str(tmp_path))

@@ -49,7 +49,7 @@ def test_the_paper_without_known_probabilities_estimates_them() -> None:
     [({"fraction_train": 0.0}, "fraction_train"), ({"known_probabilities": {3: 0.5}}, "known_pro")],
 )
 def test_probabilities_of_sampling_need_a_sample(options: dict[str, Any], word: str) -> None:
-    assert FedVARP.from_run_config({"fedsteer-probabilities": "sampling"}).sampling
+    assert FedVARP.from_run_config({"fedsteer-probabilities": "sampling"}).run.sampling
     with pytest.raises(ConfigurationError, match=word):
         FedVARP(probabilities="sampling", **options)
 

@@ -184,7 +184,9 @@ def test_a_second_start_resumes_from_the_last_checkpoint(
 ) -> None:
     """The first one ended in the middle of a round, with memory ahead of the disk."""
     strategy = strategy_of("fedsteer", tmp_path / "broken")
-    place, name = (strategy.run, "record") if where == "recording" else (strategy.run.store, "save")
+    place, name = (
+        (strategy.run, "end_round") if where == "recording" else (strategy.run.store, "save")
+    )
     real, calls = getattr(place, name), iter(range(1, 100))
 
     def fails(*given: Any) -> Any:
@@ -204,15 +206,14 @@ def test_a_second_start_without_a_folder_continues_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strategy = make_strategy("fedsteer", core_size=2)
-    real, calls = strategy.run.record, iter(range(1, 100))
+    real, calls = strategy.run.store.record, iter(range(1, 100))
 
     def fails(*given: Any) -> Any:
-        row = real(*given)
+        real(*given)
         if next(calls) == 2:
             raise KeyboardInterrupt
-        return row
 
-    monkeypatch.setattr(strategy.run, "record", fails)
+    monkeypatch.setattr(strategy.run.store, "record", fails)
     with pytest.raises(KeyboardInterrupt):
         strategy.start(world(), arrays(**INITIAL), num_rounds=4)
     strategy.start(world(), arrays(**INITIAL), num_rounds=4)

@@ -75,12 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         return _execute(sys.argv[1:] if arguments is None else arguments)
-    except (RoundRefused, TrainingFailed) as error:  # a run failed; the input was fine
-        print(f"fedsteer: {error}", file=sys.stderr)
-        return 1
     except FedsteerError as error:
         print(f"fedsteer: {error}", file=sys.stderr)
-        return 2
+        input_was_fine = isinstance(error, (RoundRefused, TrainingFailed))
+        return 1 if input_was_fine else 2
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in ("torch", "sklearn", "safetensors", "matplotlib"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
+import sys
 from pathlib import Path
 
 from fedsteer.cli.display import run_cells
-from fedsteer.cli.shared import read_experiment, tell_failures, terminal_width, writable
+from fedsteer.cli.shared import read_experiment, tell_failures, writable
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs
 from fedsteer.report import summarise, to_text, write_page
@@ -43,7 +45,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
         return tell_failures(runs)
-    print(to_text(rows, width=terminal_width()))
+    # Output that goes elsewhere has to be complete.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(to_text(rows, width=width))
     print(f"\npage: {page}")
     others = len(find_runs(out)) - len(runs)
     if others:

@@ -11,16 +11,8 @@ from fedsteer.cli.shared import tell_left_out, writable
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 from fedsteer.records.files import write_atomically
-from fedsteer.report import (
-    summarise,
-    table_of,
-    title_of,
-    to_csv,
-    to_markdown,
-    to_svg,
-    to_text,
-    write_files,
-)
+from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to_text
+from fedsteer.report.figures import table_of, write_files
 from fedsteer.report.page import render
 
 ENDINGS = {"text": "txt"}  # the other formats are named like their files

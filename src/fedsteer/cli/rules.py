@@ -35,8 +35,9 @@ def execute(options: argparse.Namespace) -> int:
 
 def explain(rule: type[Algorithm]) -> str:
     """Equations, options, presets."""
-    own = [f for f in fields(rule.options_type) if f.name not in _common()]
-    shared = [f for f in fields(rule.options_type) if f.name in _common()]
+    common = {entry.name for entry in fields(Options)}
+    own = [f for f in fields(rule.options_type) if f.name not in common]
+    shared = [f for f in fields(rule.options_type) if f.name in common]
     lines = [(sys.modules[rule.__module__].__doc__ or "").strip(), ""]
     if own:
         lines += ["Options", *(_line(entry) for entry in own), ""]
@@ -44,10 +45,6 @@ def explain(rule: type[Algorithm]) -> str:
     practical = preset_options(rule, "practical")
     words = ", ".join(f"{key}={value!r}" for key, value in practical.items())
     return "\n".join([*lines, f'Preset "practical": {words}'])
-
-
-def _common() -> set[str]:
-    return {entry.name for entry in fields(Options)}
 
 
 def _line(entry: Any) -> str:

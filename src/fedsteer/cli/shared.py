@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -71,8 +70,3 @@ def tell_left_out(count: int, where: str) -> None:
     if count:
         one, many = "run, of another table or a copy, is", "runs, of other tables or copies, are"
         print(f"fedsteer: {count} {one if count == 1 else many} not {where}", file=sys.stderr)
-
-
-def terminal_width() -> int | None:
-    """Columns of the terminal; None if the output goes elsewhere and has to be complete."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

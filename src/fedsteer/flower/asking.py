@@ -25,16 +25,14 @@ CORRECTION = "correction"
 """Name of the second array record that SCAFFOLD's clients receive: c - c_i."""
 
 
-def nodes_online(grid: Grid) -> dict[int, bytes]:
-    """Nodes that are online now, and their public keys (empty if Flower has none)."""
-    return {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
-
-
 def await_nodes(grid: Grid, wanted: int, seconds: float) -> dict[int, bytes]:
-    """Wait until `wanted` nodes are online or the time is up; return those that are."""
+    """Wait until `wanted` nodes are online or the time is up.
+
+    Returns the nodes that are online and their public keys (empty if Flower has none).
+    """
     deadline, announced = time.monotonic() + seconds, -1
     while True:
-        online = nodes_online(grid)
+        online = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         left = deadline - time.monotonic()
         if len(online) >= wanted or left <= 0:
             return online
@@ -84,37 +82,40 @@ class Asked:
     messages: list[Message] = field(default_factory=list)
     sent: dict[int, NDArray[Any]] = field(default_factory=dict)  # node -> its steered vector
 
+    def write(
+        self,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        model: GlobalModel,
+        options: StrategyOptions,
+        timeout: float | None,
+    ) -> None:
+        """Write a message for each client asked; most of them share one model.
 
-def write_messages(
-    asked: Asked,
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-    model: GlobalModel,
-    options: StrategyOptions,
-    timeout: float | None,
-) -> None:
-    """Write a message for each client of `asked`; most of them share one model.
-
-    Messages expire with their round, so that no client works on an old one.
-    """
-    shared = asked.requests.shared
-    global_vector = model.layout.flatten(to_named(arrays))
-    for node, client in asked.clients.items():
-        own = asked.requests.each.get(client, {})
-        start, vector = arrays, global_vector
-        if "start" in own:
-            start = to_record(model.layout.unflatten(own["start"], model.rest))
-            vector = model.layout.flatten(to_named(start))  # as rounded to the model's precision
-        settings = ConfigRecord(dict(config))
-        if "proximal" in shared:
-            settings["proximal-mu"] = float(shared["proximal"])
-        content = RecordDict({options.arrayrecord_key: start, options.configrecord_key: settings})
-        if "control" in shared:
-            correction = shared["control"] - own.get("control", 0.0)
-            zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
-            content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
-        asked.sent[node] = vector
-        asked.messages.append(Message(content, node, MessageType.TRAIN, ttl=timeout))
+        Messages expire with their round, so that no client works on an old one.
+        """
+        shared = self.requests.shared
+        global_vector = model.layout.flatten(to_named(arrays))
+        for node, client in self.clients.items():
+            own = self.requests.each.get(client, {})
+            start, vector = arrays, global_vector
+            if "start" in own:
+                start = to_record(model.layout.unflatten(own["start"], model.rest))
+                vector = model.layout.flatten(
+                    to_named(start)
+                )  # as rounded to the model's precision
+            settings = ConfigRecord(dict(config))
+            if "proximal" in shared:
+                settings["proximal-mu"] = float(shared["proximal"])
+            content = RecordDict(
+                {options.arrayrecord_key: start, options.configrecord_key: settings}
+            )
+            if "control" in shared:
+                correction = shared["control"] - own.get("control", 0.0)
+                zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
+                content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
+            self.sent[node] = vector
+            self.messages.append(Message(content, node, MessageType.TRAIN, ttl=timeout))
 
 
 def array_bytes(contents: Iterable[RecordDict]) -> int:

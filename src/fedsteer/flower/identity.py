@@ -16,7 +16,7 @@ without keys: a claim made while the real client is away.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
@@ -33,17 +33,15 @@ NAMELESS = (
     "some clients report no id, so they become strangers when their SuperNode restarts. Report a "
     "partition-id (fedsteer.flower.report_identity), or authenticate SuperNodes"
 )
+GONE = (
+    ". {} from earlier rounds are not online ({}): if their nodes have new ids, remove the old "
+    "ones (strategy.leave). Until then they count as members and shorten every step"
+)
 
 
-def client_name(client: int | str) -> str:
+def client_name(client: int | str, prefixes: tuple[str, ...] = ("client-", "key-", "node-")) -> str:
     """The full name of a client that an option names by its reported id: 7 is "client-7"."""
-    text = str(client)
-    return text if text.startswith(("client-", "key-", "node-")) else f"client-{text}"
-
-
-def reported_name(reported: str) -> str:
-    """The name of a client that reports this id. It cannot become a key or a node by saying so."""
-    return reported if reported.startswith("client-") else f"client-{reported}"
+    return str(client) if str(client).startswith(prefixes) else f"client-{client}"
 
 
 def key_name(public_key: bytes) -> str:
@@ -66,6 +64,7 @@ class Identities:
     names: dict[int, str] = field(default_factory=dict)  # node id -> client-... as it reported
     owners: dict[str, str] = field(default_factory=dict)  # reported id -> first key-... to use it
     left: set[str] = field(default_factory=set)  # clients that have left for good at some time
+    nameless_told: bool = False  # once per process, so not in the checkpoint
 
     def meet(self, nodes: Mapping[int, bytes]) -> None:
         """Remember the public keys of nodes that are online (empty if a node has none)."""
@@ -80,10 +79,6 @@ class Identities:
     def trusts(self, node: int) -> bool:
         """Whether replies of this node may be used."""
         return not self.authenticated or node in self.keys
-
-    def met(self) -> set[str]:
-        """Clients that have said who they are or, if keys count, have been online with one."""
-        return set(self.names.values()) | (set(self.keys.values()) if self.authenticated else set())
 
     def leavers(self, names: Iterable[str], members: Iterable[Any]) -> list[str]:
         """The members among `names`. Clients that left before are skipped, strangers refused."""
@@ -139,7 +134,7 @@ class Identities:
             if self.owners.get(reported, before) != before:
                 raise ClaimRefused(f"reports id {reported!r}, which belongs to another key")
             return before
-        name = reported_name(reported)
+        name = client_name(reported, ("client-",))  # it cannot become a key or node by saying so
         if node in self.names and before != name:
             raise ClaimRefused(f"reports id {reported!r} but was {before} before")
         holder = next((other for other, held in self.names.items() if held == name), node)
@@ -148,6 +143,37 @@ class Identities:
                 f"reports id {reported!r}, which belongs to node {holder}, still online"
             )
         return name
+
+    def hints(
+        self,
+        number: int,
+        answered: set[str],
+        *,
+        named: Mapping[str, set[str]],
+        members: Iterable[Any],
+        online: Collection[int],
+    ) -> Iterator[str]:
+        """Warnings after round `number`: clients that options name never answered, or no ids.
+
+        `named` are the clients that options name, by option.
+        """
+        met = answered.union(self.names.values(), self.keys.values() if self.authenticated else ())
+        missing = [
+            f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
+            for option, names in named.items()
+            if names - met
+        ]
+        if number == ROUNDS_TO_MEET and missing:
+            others = f"those who did: {few(met)}" if met else "none did"
+            yield (
+                f"after {ROUNDS_TO_MEET} rounds some named clients never answered: "
+                f"{'; '.join(missing)}. Misspelt, or away? {others}"
+            )
+        if not self.nameless_told and any(client.startswith("node-") for client in answered):
+            self.nameless_told = True
+            nameless = {name for name in map(str, members) if name.startswith("node-")}
+            gone = nameless - {f"node-{node}" for node in online}
+            yield NAMELESS + (GONE.format(len(gone), few(gone)) if gone else "")
 
     def pack(self) -> dict[str, Any]:
         """As JSON."""
@@ -167,35 +193,6 @@ class Identities:
 def few(names: Collection[str]) -> str:
     """Up to five names, for a message."""
     return ", ".join(sorted(names)[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def unmet_hint(named: Mapping[str, set[str]], met: set[str]) -> str:
-    """A hint if clients that options name have never answered; `named` is by option."""
-    missing = [
-        f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
-        for option, names in named.items()
-        if names - met
-    ]
-    if not missing:
-        return ""
-    others = f"those who did: {few(met)}" if met else "none did"
-    return (
-        f"after {ROUNDS_TO_MEET} rounds some named clients never answered: {'; '.join(missing)}. "
-        f"Misspelt, or away? {others}"
-    )
-
-
-def nameless_hint(members: Iterable[Any], online: Collection[int]) -> str:
-    """A hint that clients known by their node ids alone become strangers when these change."""
-    nameless = {name for name in map(str, members) if name.startswith("node-")}
-    gone = nameless - {f"node-{node}" for node in online}
-    if not gone:
-        return NAMELESS
-    return (
-        f"{NAMELESS}. {len(gone)} from earlier rounds are not online ({few(gone)}): if their nodes "
-        "have new ids, remove the old ones (strategy.leave). Until then they count as members and "
-        "shorten every step"
-    )
 
 
 def reported_id(records: Mapping[str, Any]) -> str | None:

@@ -72,10 +72,7 @@ def read_replies(
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
-    for node, reason in list(failed.items())[:MOST_WARNINGS]:
-        log(WARNING, "fedsteer: node %s %s", node, reason)
-    if (more := len(failed) - MOST_WARNINGS) > 0:
-        log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
+    warn_of("node %s %s", failed)
     for node, client in clients.items():
         read[node].client = client
     return Reading(
@@ -105,6 +102,14 @@ def leave_out_mistaken(
             reading.usable.remove(reply)
             reading.failed[reply.client] = reason
             log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
+
+
+def warn_of(words: str, reasons: Mapping[Any, str]) -> None:
+    """Warn of the first few; clients.jsonl names all."""
+    for name, reason in list(reasons.items())[:MOST_WARNINGS]:
+        log(WARNING, f"fedsteer: {words}", name, reason)
+    if (more := len(reasons) - MOST_WARNINGS) > 0:
+        log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
 
 
 def brief(reason: str | None) -> str:

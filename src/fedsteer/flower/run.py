@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from logging import INFO, WARNING
+from logging import INFO
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
-from fedsteer.flower.replies import Reading, Reply
+from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.store import RunStore
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
-from fedsteer.records.rows import Totals, client_rows, refused_rows, round_row
+from fedsteer.records.rows import Totals, client_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
@@ -28,6 +28,7 @@ from fedsteer.steering.state import State, pack_server, unpack_server
 
 TOO_LONG = {"arrays": "other arrays", "population": "another population"}
 """Settings whose values are too long for an error message, in words."""
+NEW_RUN: dict[str, Any] = {"number": 0, "trained": 0, "used": 0, "totals": {}, "setup": {}}
 
 
 class ServerRun:
@@ -39,14 +40,17 @@ class ServerRun:
     model: GlobalModel
     state: State
     moments: State
+    number = 0  # of the last finished round
+    trained: int  # rounds without the warm-up
+    used: int  # updates that the rule used, those of a warm-up included
+    totals: Totals
 
-    def __init__(
-        self, rule: Rule, options: StrategyOptions, *, preset: str, sampling: bool
-    ) -> None:
-        self.rule, self.preset, self.options, self.sampling = rule, preset, options, sampling
-        # As the user gave them: for "sampling" the rule itself gets "known".
+    def __init__(self, rule: Rule, options: StrategyOptions, preset: str) -> None:
+        self.rule, self.preset, self.options = rule, preset, options
         self.rule_options = asdict(rule.options)
-        if sampling:
+        known = rule.options.probabilities == "known"
+        self.sampling = known and options.known_probabilities is None
+        if self.sampling:  # as the user gave it; the rule itself gets "known"
             self.rule_options["probabilities"] = SAMPLING
         self.optimiser = ServerOptimiser(options.server_optimiser, options.server_rate)
         if rule.own_rate:
@@ -54,10 +58,6 @@ class ServerRun:
         self.identities = Identities(options.authenticated)
         self.store = RunStore(None if options.folder is None else Path(options.folder))
         self.begun = False
-        self.number = 0  # of the last finished round
-        self.trained = 0  # rounds without the warm-up
-        self.used = 0  # updates that the rule used, those of a warm-up included
-        self.totals = Totals()
         self._leaving: list[str] = []  # clients that leave when this round ends
 
     def begin(self, arrays: ArrayRecord) -> None:
@@ -79,19 +79,17 @@ class ServerRun:
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
         moments = self.optimiser.init()
-        setup = self._setup_of(model)
-        found = self.store.load() if self.begun or self.options.resume else None
-        if found is None:
+        resumed = self.store.load() if self.begun or self.options.resume else None
+        packed, saved = resumed or ({}, NEW_RUN)
+        setup = self._setup_of(model, saved["setup"])
+        if resumed is None:
             self.store.begin(self._manifest(model.layout.dim))
-            self.number, self.trained, self.used, self.totals = 0, 0, 0, Totals()
         else:
-            packed, saved = found
             state, moments, _ = unpack_server(packed, saved)
-            self._refuse_other_setup(saved["setup"], setup)
             model.restore(packed)
             self.identities.restore(saved["identities"])
-            self.number, self.trained = saved["number"], saved["trained"]
-            self.used, self.totals = saved["used"], Totals(**saved["totals"])
+        self.number, self.trained, self.used = saved["number"], saved["trained"], saved["used"]
+        self.totals = Totals(**saved["totals"])
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
         self.begun = True  # not earlier: a start that was refused is refused again
 
@@ -118,9 +116,12 @@ class ServerRun:
             "dim": dim,
         }
 
-    def _setup_of(self, model: GlobalModel) -> Any:
-        """The settings that cannot change between two starts of a run."""
-        return plain(
+    def _setup_of(self, model: GlobalModel, before: dict[str, Any]) -> Any:
+        """The settings that cannot change between two starts of a run; `before`: at the last.
+
+        An option that the checkpoint does not have is newer and had its default.
+        """
+        now = plain(
             {
                 "rule": self.rule.name,
                 "server_optimiser": self.optimiser.method,
@@ -130,9 +131,6 @@ class ServerRun:
                 **self.rule_options,
             }
         )
-
-    def _refuse_other_setup(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """An option that the checkpoint does not have is newer and had its default."""
         for key in now:
             if key in before and before[key] != now[key]:
                 difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
@@ -140,6 +138,7 @@ class ServerRun:
                     f"{self.options.folder} holds a checkpoint with {difference}; choose another "
                     "folder, or set resume=False to start over there"
                 )
+        return now
 
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:
         """Take the arrays that a round begins with. Other loops than ours may change them."""
@@ -147,12 +146,11 @@ class ServerRun:
             self.begin(arrays)
         if number <= self.number:
             self.store.close()
-            where, instead = "this strategy", "make a new strategy"
-            if self.options.folder is not None:
-                where, instead = f"the checkpoint in {self.options.folder}", "choose another folder"
+            folder = self.options.folder
             raise ConfigurationError(
-                f"round {number} was asked for, but {where} is after round {self.number}: only "
-                f"fedsteer's own start() continues from there; call that, or {instead}"
+                f"round {number} was asked for, but {folder or 'this strategy'} is after round "
+                f"{self.number}: only fedsteer's own start() continues from there; call that, or "
+                + ("choose another folder" if folder else "make a new strategy")
             )
         self.model.take(arrays)
         self.let_leave()
@@ -173,7 +171,6 @@ class ServerRun:
             name: [reply.numbers[name] for reply in replies]
             for name in needs.intersection(REPORTED)
         }
-        refreshed = set(asked.requests.refresh)
         return Round(
             number=number,
             clients=clients,
@@ -182,7 +179,8 @@ class ServerRun:
             sizes=self._sizes(replies),
             starts=np.stack(starts) if starts else None,
             model=self.model.vector,
-            refresh=[r.client for r in replies if asked.clients[r.node] in refreshed] or None,
+            refresh=[r.client for r in replies if asked.clients[r.node] in asked.requests.refresh]
+            or None,
             **reported,
         )
 
@@ -202,10 +200,7 @@ class ServerRun:
     def take_step(self, step: Step, fresh: list[Reply]) -> None:
         """Take over the rule's new state, and move the model."""
         self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
-        if dropped := step.diagnostics.dropped:
-            (client, reason), *more = dropped.items()
-            others = f"; and {len(more)} more, see clients.jsonl" if more else ""
-            log(WARNING, "fedsteer: %s was dropped: %s%s", client, reason, others)
+        warn_of("%s was dropped: %s", step.diagnostics.dropped)
         model = self.model
         if step.action == "move":
             model.vector, self.moments = self.optimiser.step(self.moments, model.vector, step.delta)
@@ -214,10 +209,10 @@ class ServerRun:
             model.restart()
             self.moments = self.optimiser.init()
 
-    def record(
+    def end_round(
         self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics
     ) -> dict[str, Any]:
-        """Count the round and write down what happened; return its row of rounds.jsonl."""
+        """End the round: write down what happened and save; return its row of rounds.jsonl."""
         training = diagnostics.phase == "train"
         self.trained += training
         columns = self.totals.count(
@@ -246,16 +241,12 @@ class ServerRun:
             }
             for reply in reading.usable
         }
-        rows = client_rows(number, diagnostics, set(asked.requests.collect), extras)
-        self.store.record(row, rows + refused_rows(number, reading.failed, event="failed"))
-        return row
-
-    def end_round(self, number: int) -> ArrayRecord:
-        """The round is complete: save everything, and return the model."""
+        collected = set(asked.requests.collect)
+        self.store.record(row, client_rows(number, diagnostics, collected, extras, reading.failed))
         self.number = number
         self.let_leave()
         self.save()
-        return self.model.record()
+        return row
 
     def save(self) -> None:
         """Write the checkpoint."""

@@ -17,25 +17,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.asking import (
-    Asked,
-    await_nodes,
-    await_registration,
-    log,
-    nodes_online,
-    sample,
-    write_messages,
-)
-from fedsteer.flower.identity import ROUNDS_TO_MEET, client_name, nameless_hint, unmet_hint
-from fedsteer.flower.options import SAMPLING, clients_named, from_run_config, split_options
-from fedsteer.flower.replies import (
-    Reading,
-    Reply,
-    data_points,
-    leave_out_mistaken,
-    read_replies,
-    weighted_metrics,
-)
+from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
+from fedsteer.flower.identity import client_name
+from fedsteer.flower.options import clients_named, from_run_config, split_options
+from fedsteer.flower.replies import data_points, leave_out_mistaken, read_replies, weighted_metrics
 from fedsteer.flower.run import ServerRun
 from fedsteer.rules import Diagnostics, make_rule
 
@@ -72,14 +57,12 @@ class RuleStrategy(Strategy):
         self.options, rule_options = split_options(self.rule_name, preset, options)
         self.rule = make_rule(self.rule_name, preset=preset, **rule_options)
         self.preset = preset
-        self.sampling = options.get("probabilities") == SAMPLING
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset=preset, sampling=self.sampling)
+        self.run = ServerRun(self.rule, self.options, preset)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
-        self._nameless_told = False
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
@@ -89,8 +72,7 @@ class RuleStrategy(Strategy):
     def summary(self) -> None:
         """Log what will run."""
         log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
-        source = SAMPLING if self.sampling else self.rule.options.probabilities
-        log(INFO, "\t├──> probabilities: %s", source)
+        log(INFO, "\t├──> probabilities: %s", self.run.rule_options["probabilities"])
         log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
 
     def start(
@@ -227,7 +209,7 @@ class RuleStrategy(Strategy):
                 if client in everyone and (node in sampled or client in refreshed)
             },
         )
-        write_messages(asked, arrays, config, run.model, self.options, self._timeout)
+        asked.write(arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
         return asked.messages
 
@@ -238,9 +220,17 @@ class RuleStrategy(Strategy):
         run, asked, key = self.run, self._asked, self.options.weighted_by_key
         assert asked is not None, "configure_train comes first"
         reading = read_replies(replies, asked, run.model.layout, run.identities, key)
-        self._warn_about_identities(server_round, reading, asked)
+        hints = run.identities.hints(
+            server_round,
+            {reply.client for reply in reading.usable},
+            named=clients_named(self.options, self.rule.options),
+            members=run.state.clients.members,
+            online=asked.online,
+        )
+        for hint in hints:
+            log(WARNING, "fedsteer: %s", hint)
         leave_out_mistaken(reading, asked, self.rule, run.state, server_round)
-        fresh: list[Reply] = []
+        step = None
         try:
             step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
         except RoundRefused as refusal:  # model and state stay as they are
@@ -249,12 +239,13 @@ class RuleStrategy(Strategy):
             diagnostics = Diagnostics(phase=self.rule.phase(run.state))
         else:
             diagnostics = step.diagnostics
-            used = dict(zip(diagnostics.clients, diagnostics.fresh, strict=True))
-            fresh = [reply for reply in reading.usable if used.get(reply.client)]
+        used = dict(zip(diagnostics.clients, diagnostics.fresh, strict=True))
+        fresh = [reply for reply in reading.usable if used.get(reply.client)]
+        if step is not None:
             run.take_step(step, fresh)
-        row = run.record(server_round, asked, reading, diagnostics)
         self._asked = None
-        arrays = run.end_round(server_round)
+        row = run.end_round(server_round, asked, reading, diagnostics)
+        arrays = run.model.record()
         # If the user's function raises, the round is finished and on disk.
         metrics = self.train_metrics([r.content for r in fresh], key) if fresh else MetricRecord()
         for column in (*COUNTS, *SIZES):
@@ -267,7 +258,7 @@ class RuleStrategy(Strategy):
         """Ask the nodes that are online, or a sample of them, to evaluate."""
         if self.options.fraction_evaluate <= 0:
             return []
-        online, identities = nodes_online(grid), self.run.identities
+        online, identities = await_nodes(grid, 0, 0.0), self.run.identities
         identities.meet(online)
         clients = {node: identities.expected(node) for node in online if identities.trusts(node)}
         config["server-round"] = server_round
@@ -291,14 +282,3 @@ class RuleStrategy(Strategy):
         if not self._own_loop:
             self.run.store.close_round()
         return metrics
-
-    def _warn_about_identities(self, number: int, reading: Reading, asked: Asked) -> None:
-        answered = {reply.client for reply in reading.usable}
-        if number == ROUNDS_TO_MEET:
-            named = clients_named(self.options, self.rule.options)
-            if hint := unmet_hint(named, met=self.run.identities.met() | answered):
-                log(WARNING, "fedsteer: %s", hint)
-        if not self._nameless_told and any(client.startswith("node-") for client in answered):
-            self._nameless_told = True
-            hint = nameless_hint(self.run.state.clients.members, asked.online)
-            log(WARNING, "fedsteer: %s", hint)

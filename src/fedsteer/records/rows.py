@@ -69,8 +69,9 @@ def client_rows(
     diagnostics: Any,
     collected: Collection[Any] = (),
     extras: Mapping[Any, dict[str, Any]] | None = None,
+    failed: Mapping[Any, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of clients.jsonl; `extras` adds columns per client."""
+    """Rows of clients.jsonl; `extras` adds columns per client, `failed` says who sent no update."""
     columns = {
         "weight": diagnostics.weights,
         "probability": diagnostics.probabilities,
@@ -86,14 +87,7 @@ def client_rows(
         event = "collect" if client in collected else "fresh" if fresh else "refresh"
         head = {"round": number, "client": client, "event": event}
         rows.append(head | dict(zip(columns, row, strict=True)) | (extras or {}).get(client, {}))
-    return rows + refused_rows(number, diagnostics.dropped)
-
-
-def refused_rows(
-    number: int, reasons: Mapping[Any, str], event: str = "dropped"
-) -> list[dict[str, Any]]:
-    """Rows of clients whose update was not used, with the reason."""
-    return [
-        {"round": number, "client": client, "event": event, "reason": reason}
-        for client, reason in reasons.items()
-    ]
+    for event, reasons in (("dropped", diagnostics.dropped), ("failed", failed or {})):
+        for client, reason in reasons.items():
+            rows.append({"round": number, "client": client, "event": event, "reason": reason})
+    return rows
