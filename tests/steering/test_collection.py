@@ -37,7 +37,7 @@ def take(
         sizes=sizes,
     )
     round, faults = check_round(given, DIM)
-    active, strangers = clients.activate(round, uses_probabilities=True, max_weight=None)
+    active, strangers = clients.activate(round, {}, uses_probabilities=True, max_weight=None)
     assert active is not None and not (strangers | faults)
     result, complete = collection.compute(clients, active)
     clients.welcome(active)

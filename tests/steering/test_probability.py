@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError, Round, RoundRefused, make_rule
+from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.probability import (
     Intervals,
     Known,
@@ -46,7 +47,7 @@ def test_closed_population_equals_the_reference(pair: Any, rare: bool) -> None:
     source, naive = closed(pair[0]()), pair[1]()
     for number, active in enumerate(visits_of(1, 200, rare=rare), start=1):
         slots = np.array(active, np.int64)
-        found = source.inverse(slots, number, None)
+        found = source.inverse(slots, number)
         np.testing.assert_allclose(found, naive.step(number, active), rtol=1e-12)
         source.observe(slots, number)
 
@@ -56,15 +57,15 @@ def test_the_cap_ends_intervals_during_a_long_absence(absence: int) -> None:
     source, naive = closed(Intervals(cap=5)), NaiveIntervals(5)
     slot = np.array([3])
     for number in (2, 2 + absence, 3 + absence):
-        assert source.inverse(slot, number, None)[0] == pytest.approx(naive.step(number, [3])[0])
+        assert source.inverse(slot, number)[0] == pytest.approx(naive.step(number, [3])[0])
         source.observe(slot, number)
-    assert source.inverse(slot, 4 + absence, None)[0] <= 5
+    assert source.inverse(slot, 4 + absence)[0] <= 5
 
 
 def test_asking_changes_nothing() -> None:
     source = closed(Intervals(cap=3))
     slot = np.array([0])
-    asked = [source.inverse(slot, number, None)[0] for number in (20, 5, 20)]
+    asked = [source.inverse(slot, number)[0] for number in (20, 5, 20)]
     assert asked[0] == asked[2] and not source.count.values.any()
 
 
@@ -72,21 +73,21 @@ def test_asking_changes_nothing() -> None:
 def test_first_weight_of_a_newcomer_is_one(kind: type) -> None:
     source = kind()
     newcomer = np.array([40])
-    assert source.inverse(newcomer, 700, None).tolist() == [1.0]
+    assert source.inverse(newcomer, 700).tolist() == [1.0]
 
 
 def test_a_late_newcomer_is_not_inflated_by_the_rounds_before_it_came() -> None:
     """Joins in round 700 and comes every second round: 1/p is 2, not hundreds."""
     for source in (Visits(), Intervals(cap=50)):
         slot = np.array([2])
-        source.inverse(slot, 700, None)
+        source.inverse(slot, 700)
         source.join(slot, 700)
         source.observe(slot, 700)
         for number in range(702, 760, 2):
-            weight = source.inverse(slot, number, None)[0]
+            weight = source.inverse(slot, number)[0]
             assert 1.0 <= weight <= 2.0
             source.observe(slot, number)
-        assert source.inverse(slot, 760, None)[0] == pytest.approx(2.0, rel=0.03)
+        assert source.inverse(slot, 760)[0] == pytest.approx(2.0, rel=0.03)
 
 
 @pytest.mark.parametrize("kind", ["visits", "intervals"])
@@ -114,24 +115,24 @@ def test_clients_that_left_return_as_newcomers(kind: type) -> None:
     slot = np.array([1])
     for number in (10, 20, 30):
         source.observe(slot, number)
-    assert source.inverse(slot, 40, None)[0] > 5
+    assert source.inverse(slot, 40)[0] > 5
     source.forget(slot)
-    assert source.inverse(slot, 41, None).tolist() == [1.0]
+    assert source.inverse(slot, 41).tolist() == [1.0]
     source.join(slot, 41)
     source.observe(slot, 41)
-    assert source.inverse(slot, 42, None)[0] == 1.0
+    assert source.inverse(slot, 42)[0] == 1.0
 
 
 @pytest.mark.parametrize("kind", [Visits, Intervals, Shrunk])
 def test_restart_counts_from_there(kind: type) -> None:
     """After a warm-up of 100 rounds the estimates are those of a fresh start, 100 rounds later."""
     late, fresh = closed(kind()), closed(kind())
-    late.inverse(np.arange(N), 60, None)
+    late.inverse(np.arange(N), 60)
     late.restart(100)
     for number, active in enumerate(visits_of(2, 80, rare=False), start=1):
         slots = np.array(active, np.int64)
         np.testing.assert_array_equal(
-            late.inverse(slots, 100 + number, None), fresh.inverse(slots, number, None)
+            late.inverse(slots, 100 + number), fresh.inverse(slots, number)
         )
         late.observe(slots, 100 + number)
         fresh.observe(slots, number)
@@ -141,15 +142,18 @@ def test_restart_leaves_strangers_strangers() -> None:
     source = closed(Visits())
     source.forget(np.array([4]))
     source.restart(10)
-    assert source.inverse(np.array([4, 5]), 15, None).tolist() == [1.0, 5.0]
+    assert source.inverse(np.array([4, 5]), 15).tolist() == [1.0, 5.0]
 
 
 def test_known_and_sampled() -> None:
-    slots = np.array([0, 1])
-    assert Known().inverse(slots, 3, np.array([0.5, 1.0])).tolist() == [2.0, 1.0]
+    updates, passed = np.ones((2, 1)), np.array([0.5, 1.0])
+    given = Round(number=3, clients=[0, 1], updates=updates, probabilities=passed)
+    for source, inverse in ((Known(), [2.0, 1.0]), (Sampled(0.25), [4.0, 4.0])):
+        clients = enrol_population(1, [1.0, 1.0], source, None)
+        active, _ = clients.activate(given, {}, uses_probabilities=True, max_weight=None)
+        assert active is not None and active.inverse_probabilities.tolist() == inverse
     with pytest.raises(RoundRefused, match="pass probabilities"):
-        Known().inverse(slots, 3, None)
-    assert Sampled(0.25).inverse(slots, 3, np.array([0.5, 1.0])).tolist() == [4.0, 4.0]
+        Known().inverse(np.array([0, 1]), 3)
 
 
 def test_bias_of_the_cap_is_the_one_that_is_documented() -> None:
@@ -162,7 +166,7 @@ def test_bias_of_the_cap_is_the_one_that_is_documented() -> None:
         source.join(slots, 0)
         for number in range(1, 600):
             source.observe(slots[draw.random(4000) < p], number)
-        mean = source.inverse(slots, 600, None).mean() * p
+        mean = source.inverse(slots, 600).mean() * p
         assert mean == pytest.approx(share, abs=0.03)
 
 
@@ -180,7 +184,7 @@ def test_shrunk_is_a_plain_average_before_anything_is_known() -> None:
     """All weights d_i / p_i of the first round add up to 1, however few of the many are there."""
     source = Shrunk()
     source.join(np.arange(1_000), 0)
-    inverse = source.inverse(np.arange(4), 1, None)
+    inverse = source.inverse(np.arange(4), 1)
     assert inverse.tolist() == [250.0] * 4
     assert (inverse / 1_000).sum() == 1.0
 
@@ -189,12 +193,12 @@ def test_shrunk_of_an_open_population() -> None:
     """Newcomers alone weigh 1; later, a newcomer weighs what members weigh on average."""
     source, first = Shrunk(), np.array([0, 1])
     source.join(first, 1)
-    assert source.inverse(first, 1, None).tolist() == [1.0, 1.0]
+    assert source.inverse(first, 1).tolist() == [1.0, 1.0]
     source.observe(first, 1)
     for number in range(2, 42):
         source.observe(first[:1] if number % 4 == 0 else first[:0], number)
     source.join(np.array([2]), 42)
-    known, new = source.inverse(np.array([0, 2]), 42, None)
+    known, new = source.inverse(np.array([0, 2]), 42)
     share = (10 + 1) / (2 * 40 + 2)  # visits of the two members in rounds 2 to 42
     assert new == pytest.approx(1 / share)
     assert known == pytest.approx((10 + 40) / (10 * share + 10))
@@ -206,15 +210,15 @@ def test_shrunk_forgets_clients_that_left() -> None:
     for number, active in enumerate(visits_of(4, 30, rare=False), start=1):
         source.observe(np.array(active, np.int64), number)
     everybody, share = np.arange(N), source.all_visits / source.all_rounds
-    stay = source.inverse(everybody, 31, None)[:-1] * 1.0
+    stay = source.inverse(everybody, 31)[:-1] * 1.0
     source.forget(np.array([N - 1]))
-    came = source.inverse(everybody[:-1], 31, None)  # of q one visit of many is missing
+    came = source.inverse(everybody[:-1], 31)  # of q one visit of many is missing
     np.testing.assert_allclose(came, stay, rtol=0.02)
     assert source.all_visits / source.all_rounds == share
     source.observe(np.array([], np.int64), 31)
     assert source.all_rounds == 30 * N + N - 1  # who left has no rounds any more
     source.join(np.array([N - 1]), 32)
-    back = source.inverse(np.array([N - 1]), 32, None)[0]
+    back = source.inverse(np.array([N - 1]), 32)[0]
     assert back == pytest.approx((30 * N + 2 * (N - 1)) / source.all_visits)  # as a newcomer
 
 
@@ -224,7 +228,7 @@ def test_shrunk_is_consistent() -> None:
     source.join(np.arange(3), 0)
     for number in range(1, 20_001):
         source.observe(np.flatnonzero(draw.random(3) < chances), number)
-    np.testing.assert_allclose(1 / source.inverse(np.arange(3), 20_001, None), chances, rtol=0.2)
+    np.testing.assert_allclose(1 / source.inverse(np.arange(3), 20_001), chances, rtol=0.2)
 
 
 def test_to_be_asked_says_nothing_of_p() -> None:
@@ -234,8 +238,8 @@ def test_to_be_asked_says_nothing_of_p() -> None:
         source.observe(np.array(active, np.int64), number)
     came = np.array([2, 5])
     everybody, fresh = np.arange(N), np.isin(np.arange(N), came)
-    expected = source.inverse(came, 31, None)
-    np.testing.assert_allclose(source.inverse(everybody, 31, None, fresh)[came], expected)
+    expected = source.inverse(came, 31)
+    np.testing.assert_allclose(source.inverse(everybody, 31, fresh)[came], expected)
 
 
 def test_shrunk_after_a_warm_up_counts_clients_that_joined_in_it() -> None:
@@ -247,8 +251,8 @@ def test_shrunk_after_a_warm_up_counts_clients_that_joined_in_it() -> None:
     other.restart(4)
     slots = np.array([1, 7])
     for number in (5, 6):
-        found = source.inverse(slots, number, None)
-        np.testing.assert_allclose(found, other.inverse(slots, number, None))
+        found = source.inverse(slots, number)
+        np.testing.assert_allclose(found, other.inverse(slots, number))
         source.observe(slots, number)
         other.observe(slots, number)
 

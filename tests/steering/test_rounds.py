@@ -159,7 +159,7 @@ def test_a_declared_vector_is_checked_dropped_with_its_client_and_reaches_algori
     left, faults = check_round(settled.without({1}), DIM)
     assert not faults and getattr(left, name).tolist() == [1.0, 0.5]
     clients = enrol_population(DIM, None, Known(), None)
-    active, _ = clients.activate(left, uses_probabilities=False, max_weight=None)
+    active, _ = clients.activate(left, {}, uses_probabilities=False, max_weight=None)
     assert active is not None
     assert getattr(active.round, name) is getattr(left, name)
 

@@ -174,16 +174,14 @@ class Rule:
         clients = memory.clients
         while True:
             incoming.round, faults = check_round(incoming.round, clients.dim, incoming.like)
-            if faults:
-                faults = clients.strangers(incoming.round) | faults
-            else:
-                active, faults = clients.activate(
-                    incoming.round,
-                    uses_probabilities=self.uses_probabilities,
-                    max_weight=self.options.max_weight,
-                )
-                if active is not None:
-                    return active
+            active, faults = clients.activate(
+                incoming.round,
+                faults,
+                uses_probabilities=self.uses_probabilities,
+                max_weight=self.options.max_weight,
+            )
+            if active is not None:
+                return active
             incoming.drop(faults)
 
     def _compute(

@@ -50,14 +50,6 @@ class Clients(Component):
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
 
-    def probabilities(self, slots: Integers) -> Floats | None:
-        """p_i of members if they take part in the next round; None if rounds bring them."""
-        if isinstance(self.source, Known):
-            return None
-        absent = np.zeros(len(slots), dtype=bool)
-        found: Floats = 1.0 / self.source.inverse(slots, self.number + 1, None, absent)
-        return found
-
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
         """Refuse 3 for the member "3" and vice versa, and lists of strangers only.
 
@@ -72,19 +64,23 @@ class Clients(Component):
         if self.closed and names and max(self.roster.places(names)) < 0:
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
-    def strangers(self, round: Round) -> Faults:
-        """Clients whose weight is unknown: newcomers to a closed population without a size."""
-        return self._strangers(round, self._look_up(round)[1])
-
     def activate(
-        self, round: Round, *, uses_probabilities: bool, max_weight: float | None
+        self, round: Round, faults: Faults, *, uses_probabilities: bool, max_weight: float | None
     ) -> tuple[Active | None, Faults]:
-        """Weights and everything else of size m; None if there are strangers. Writes nothing."""
-        slots, old_sizes = self._look_up(round)
-        count = len(slots)
-        if strangers := self._strangers(round, old_sizes):
-            return None, strangers
+        """Weights and everything else of size m; None if there are faults. Writes nothing.
+
+        Newcomers have the slot they will get. Without a size, a closed population refuses them.
+        """
+        if not self.number < round.number < LAST:
+            raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
+        slots = self.roster.preview(round.clients)
+        count, old_sizes = len(slots), self.sizes[slots]
         sizes, probabilities = round.sizes, round.probabilities
+        if self.closed and sizes is None:
+            reason = "is unknown, and its number of data points was not given: it cannot join"
+            faults = {int(i): reason for i in np.flatnonzero(old_sizes <= 0)} | faults
+        if faults:
+            return None, faults
         resized = sizes is not None or not self.closed
         if sizes is None:
             sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
@@ -92,8 +88,9 @@ class Clients(Component):
         if round.refresh:
             refreshed = set(round.refresh)
             fresh = np.array([client not in refreshed for client in round.clients])
-        if uses_probabilities:
-            inverse = self.source.inverse(slots, round.number, probabilities, fresh)
+        passed = probabilities is not None and isinstance(self.source, Known)
+        if uses_probabilities and not passed:
+            inverse = self.source.inverse(slots, round.number, fresh)
         else:
             inverse = np.ones(count) if probabilities is None else 1.0 / probabilities
         total, population = self.total, None
@@ -132,19 +129,6 @@ class Clients(Component):
             population=population,
         )
         return active, {}
-
-    def _look_up(self, round: Round) -> tuple[Integers, Floats]:
-        """Slots and sizes before the round; newcomers have the slot they will get, and size 0."""
-        if not self.number < round.number < LAST:
-            raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
-        slots = self.roster.preview(round.clients)
-        return slots, self.sizes[slots]
-
-    def _strangers(self, round: Round, old_sizes: Floats) -> Faults:
-        if not self.closed or round.sizes is not None:
-            return {}
-        reason = "is unknown, and its number of data points was not given: it cannot join"
-        return {i: reason for i, size in enumerate(old_sizes.tolist()) if size <= 0}
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""
@@ -197,11 +181,10 @@ class Clients(Component):
         """Plain ids and slots of members; a stranger is refused."""
         names = plain_ids(clients)
         slots = self.roster.find(names)
-        absent = [
-            name for name, size in zip(names, self._sizes_of(slots), strict=True) if size <= 0
-        ]
-        if absent:
-            raise RoundRefused(f"client {absent[0]!r} is not a member", absent)
+        absent = np.flatnonzero((slots < 0) | (self.sizes[np.maximum(slots, 0)] <= 0))
+        if len(absent):
+            strangers = [names[i] for i in absent]
+            raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
         return names, slots
 
     def leave(self, clients: Sequence[ClientId]) -> None:
@@ -217,11 +200,6 @@ class Clients(Component):
         self.total = float(self.sizes.values.sum())
         self.last_seen[slots] = 0
         self.roster.remove(names)
-
-    def _sizes_of(self, slots: Integers) -> Floats:
-        sizes: Floats = self.sizes[np.maximum(slots, 0)]  # a copy
-        sizes[slots < 0] = 0.0
-        return sizes
 
 
 def enrol_population(

@@ -47,16 +47,6 @@ class RowStore(Component):
         in_order = list(zip(slots.tolist(), range(len(slots)), strict=True))
         kernels_for(updates).write_rows(self.rows, updates, in_order)
 
-    def gather(self, slots: Integers, known: Any, like: Array) -> Array:
-        """(m, d) rows of these slots, zeros where not `known`."""
-        if self.rows is None or not known.any():
-            kernels = kernels_for(like)
-            return kernels.allocate((len(slots), like.shape[1]), like, kernels.dtype_name(like))
-        inside = np.where(known, slots, 0)
-        rows = self.rows[inside]
-        rows[~known] = 0
-        return rows
-
 
 @dataclass
 class UpdateMemory(Component):
@@ -76,16 +66,15 @@ class UpdateMemory(Component):
         squares = self.squares[active.slots]
         known = squares >= 0
         scales = np.where(known, self.scales[active.slots], 0.0)
-        coefficients = scales * (
-            (active.sizes - active.old_sizes) * _inverse(active.total) - weights
-        )
+        per_point = 1.0 / active.total if active.total > 0 else 0.0
+        coefficients = scales * ((active.sizes - active.old_sizes) * per_point - weights)
         result = active.one_pass(
             weights,
             self.store.rows if known.any() else None,
             coefficients[known],
             rows=active.slots[known],
             base=self.base,
-            base_scale=_inverse(active.total),
+            base_scale=per_point,
         )
         dots = np.zeros(len(active))
         dots[known] = result.products[np.arange(int(known.sum())), np.flatnonzero(known)]
@@ -146,11 +135,12 @@ class UpdateMemory(Component):
 
     def estimates(self, slots: Integers, like: Array) -> Array:
         """(m, d) beta_i h_i."""
-        known = self.squares[slots] >= 0
-        rows = self.store.gather(slots, known, like)
-        scales = self.scales[slots]
-        for index in np.flatnonzero(known):
-            rows[index] *= float(scales[index])
+        shape = (len(slots), like.shape[1])
+        rows = kernels_for(like).allocate(shape, like, self.store.kept_as(like))
+        scales = self.scales[slots].tolist()
+        stored: Any = self.store.rows
+        for index in np.flatnonzero(self.squares[slots] >= 0).tolist():
+            rows[index] = stored[slots[index]] * scales[index]
         return rows
 
 
@@ -163,7 +153,3 @@ class Recalled:
     dots: Floats  # (m,) g_i . h_i
     squares: Floats  # (m,) |h_i|^2
     scales: Floats  # (m,) beta_i before this round
-
-
-def _inverse(total: float) -> float:
-    return 1.0 / total if total > 0 else 0.0

@@ -24,13 +24,10 @@ class ProbabilitySource(Component, ABC):
     """1/p_i of the active clients. Sources that count no visits implement `inverse` alone."""
 
     @abstractmethod
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
         """1/p_i in round `number`.
 
-        passed  the probabilities that came with the round, if any
-        fresh   (m,) False if the client was asked, which says nothing about p_i; default all True
+        `fresh` is False if the client was asked, which says nothing about p_i; default all True.
         """
 
     def drift(self, slots: Integers, number: int, fresh: Flags | None = None) -> float:
@@ -57,17 +54,14 @@ class ProbabilitySource(Component, ABC):
 class Known(ProbabilitySource):
     """p_i as passed with every round."""
 
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
-        if passed is None:
-            if not len(slots):
-                return np.ones(0)
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
+        """Called only if the round brought none."""
+        if len(slots):
             raise RoundRefused(
                 "this rule weighs clients by 1/p: pass probabilities with the round, or estimate "
                 'them with probabilities="shrunk"'
             )
-        return 1.0 / passed
+        return np.ones(0)
 
 
 @dataclass
@@ -76,25 +70,35 @@ class Sampled(ProbabilitySource):
 
     fraction: float
 
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
         return np.full(len(slots), 1.0 / self.fraction)
 
 
 @dataclass
-class Visits(ProbabilitySource):
+class MemberSource(ProbabilitySource):
+    """A source that counts from the round in which a client became a member."""
+
+    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
+
+    def forget(self, slots: Integers) -> None:
+        for table in vars(self).values():
+            if isinstance(table, Table):
+                table[slots] = table.fill
+
+    def restart(self, number: int) -> None:
+        self.since.values[self.since.values >= 0] = number
+
+
+@dataclass
+class Visits(MemberSource):
     """1/p_i = rounds / visits since the client became a member, this round included.
 
     Consistent for any p_i, while the cap of `Intervals` biases it; noisier in the first rounds.
     """
 
-    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
     visits: Table = field(default_factory=lambda: Table.empty(0))
 
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
         since = self.since[slots]
         rounds = np.where(since < 0, 1.0, number - since)
         return rounds / (self.visits[slots] + 1.0)
@@ -105,17 +109,13 @@ class Visits(ProbabilitySource):
     def observe(self, slots: Integers, number: int) -> None:
         self.visits.add(slots, 1.0)
 
-    def forget(self, slots: Integers) -> None:
-        self.since[slots] = -1.0
-        self.visits[slots] = 0.0
-
     def restart(self, number: int) -> None:
-        self.since.values[self.since.values >= 0] = number
+        super().restart(number)
         self.visits.values[:] = 0.0
 
 
 @dataclass
-class Intervals(ProbabilitySource):
+class Intervals(MemberSource):
     """1/p_i = mean number of rounds between visits (FedAU, Wang and Ji 2024).
 
     An interval ends with a visit or after `cap` rounds, and enters the running mean from the next
@@ -125,13 +125,10 @@ class Intervals(ProbabilitySource):
     """
 
     cap: int = 50
-    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
     count: Table = field(default_factory=lambda: Table.empty(0))  # intervals ended so far
     mean: Table = field(default_factory=lambda: Table.empty(0, fill=1.0))  # their mean length
 
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
         return self._advanced(slots, number)[2]
 
     def join(self, slots: Integers, number: int) -> None:
@@ -144,14 +141,6 @@ class Intervals(ProbabilitySource):
         self.count[slots] = count + ended
         self.since[slots] = float(number)
 
-    def forget(self, slots: Integers) -> None:
-        self.since[slots] = -1.0
-        self.count[slots] = 0.0
-        self.mean[slots] = 1.0
-
-    def restart(self, number: int) -> None:
-        self.since.values[self.since.values >= 0] = number
-
     def _advanced(self, slots: Integers, number: int) -> tuple[Floats, Floats, Floats]:
         """Since, count and mean, with the intervals that the cap ended before this round."""
         since, count = self.since[slots], self.count[slots]
@@ -163,7 +152,7 @@ class Intervals(ProbabilitySource):
 
 
 @dataclass
-class Shrunk(ProbabilitySource):
+class Shrunk(MemberSource):
     """p_i between a client's own share of rounds and the share of all clients (empirical Bayes).
 
         p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members
@@ -176,7 +165,6 @@ class Shrunk(ProbabilitySource):
     """
 
     strength: float = 10.0
-    since: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: not a member
     visits: Table = field(default_factory=lambda: Table.empty(0))
     members: int = 0
     newcomers: int = 0  # of these, the ones that joined in the current round
@@ -184,9 +172,7 @@ class Shrunk(ProbabilitySource):
     all_visits: float = 0.0
     all_rounds: float = 0.0
 
-    def inverse(
-        self, slots: Integers, number: int, passed: Floats | None, fresh: Flags | None = None
-    ) -> Floats:
+    def inverse(self, slots: Integers, number: int, fresh: Flags | None = None) -> Floats:
         since = self.since[slots]
         rounds = np.where(since >= 0, np.maximum(number - 1 - since, 0.0), 0.0)
         share = self._share_with(since, number, fresh)
@@ -220,11 +206,10 @@ class Shrunk(ProbabilitySource):
     def forget(self, slots: Integers) -> None:
         # Their visits stay in q, which would be too small without them.
         self.members -= int((self.since[slots] >= 0).sum())
-        self.since[slots] = -1.0
-        self.visits[slots] = 0.0
+        super().forget(slots)
 
     def restart(self, number: int) -> None:
-        self.since.values[self.since.values >= 0] = number
+        super().restart(number)
         self.visits.values[:] = 0.0
         self.all_visits = self.all_rounds = 0.0
         self.newcomers, self.number = 0, number

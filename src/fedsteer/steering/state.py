@@ -27,8 +27,6 @@ from fedsteer.steering.view import ClientsView
 
 VERSION = 2
 Arrays = dict[str, NDArray[Any]]
-PLAIN = frozenset((int, float, bool, str, list, dict, type(None)))
-"""Types that are no array."""
 
 
 class State:
@@ -80,7 +78,7 @@ class State:
     @property
     def nbytes(self) -> int:
         """Memory held by all arrays of the state."""
-        return sum(array.nbytes for array in _arrays(self.memory))
+        return _nbytes(self.memory)
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Named NumPy arrays and a JSON-able dictionary that together are the whole state."""
@@ -142,30 +140,16 @@ def _is_array(value: object) -> bool:
     return isinstance(value, np.ndarray) or library_of(value) == "torch"
 
 
-def _arrays(component: Component) -> list[Array]:
-    found, parts = list[Array](), [component]
-    for part in parts:  # the list grows in the loop
-        for value in vars(part).values():
-            if type(value) in PLAIN:
-                continue
-            if isinstance(value, Component):
-                parts.append(value)
-            elif _is_array(value):
-                found.append(value)
-    return found
+def _nbytes(value: Any) -> int:
+    if isinstance(value, Component):
+        return sum(map(_nbytes, vars(value).values()))
+    return value.nbytes if _is_array(value) else 0
 
 
-def _clone(component: Component) -> Component:
-    changes = {}
-    for field in fields(component):
-        value = getattr(component, field.name)
-        if isinstance(value, Component):
-            changes[field.name] = _clone(value)
-        else:
-            changes[field.name] = (
-                kernels_for(value).clone(value) if _is_array(value) else copying.deepcopy(value)
-            )
-    return type(component)(**changes)
+def _clone(value: Any) -> Any:
+    if isinstance(value, Component):
+        return type(value)(**{f.name: _clone(getattr(value, f.name)) for f in fields(value)})
+    return kernels_for(value).clone(value) if _is_array(value) else copying.deepcopy(value)
 
 
 def _pack(value: Any, name: str, arrays: Arrays) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import Any, final
 
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
-    from fedsteer.steering.ids import ClientId
+import numpy as np
+
+from fedsteer.steering.clients import Clients
+from fedsteer.steering.ids import ClientId
+from fedsteer.steering.probability import Known
+from fedsteer.steering.table import Table
 
 
 @final
@@ -40,18 +43,23 @@ class ClientsView:
     @property
     def sizes(self) -> dict[ClientId, float]:
         """n_i of each member."""
-        names, slots = self._clients.resolve(self.members)
-        return dict(zip(names, self._clients.sizes[slots].tolist(), strict=True))
+        return self._of_members(self._clients.sizes)
 
     @property
     def last_seen(self) -> dict[ClientId, int]:
         """The last round each member took part in; 0: none yet."""
-        names, slots = self._clients.resolve(self.members)
-        return dict(zip(names, self._clients.last_seen[slots].tolist(), strict=True))
+        return self._of_members(self._clients.last_seen)
 
     @property
     def probabilities(self) -> dict[ClientId, float] | None:
         """p_i of each member if it takes part in the next round; None if rounds bring them."""
-        names, slots = self._clients.resolve(self.members)
-        found = self._clients.probabilities(slots)
-        return None if found is None else dict(zip(names, found.tolist(), strict=True))
+        source, names = self._clients.source, self.members
+        if isinstance(source, Known):
+            return None
+        slots = self._clients.roster.find(names)
+        found = 1.0 / source.inverse(slots, self.number + 1, np.zeros(len(slots), dtype=bool))
+        return dict(zip(names, found.tolist(), strict=True))
+
+    def _of_members(self, table: Table) -> dict[ClientId, Any]:
+        names = self.members
+        return dict(zip(names, table[self._clients.roster.find(names)].tolist(), strict=True))

@@ -41,7 +41,7 @@ def renewed(
     count = len(updates)
     people = enrol_population(updates.shape[1], np.ones(count), Sampled(1.0), None)
     round = Round(number=1, clients=list(range(count)), updates=updates)
-    active, _ = people.activate(round, uses_probabilities=True, max_weight=None)
+    active, _ = people.activate(round, {}, uses_probabilities=True, max_weight=None)
     assert active is not None
     everybody = np.arange(count)
     result = space.columns.sweep(active, np.zeros(K), everybody, precise=False)
