@@ -34,7 +34,7 @@ def regenerated(root: Path) -> dict[Path, str]:
     """Path -> content of every file that records decide."""
     found: dict[Path, str] = {}
     for archive in sorted((root / "results").glob(f"*/{ARCHIVE}")):
-        for name, content in files_of(find_runs(archive), read_sheet(archive)).items():
+        for name, content in files_of(find_runs(archive), read_sheet(archive)):
             found[archive.parent / name] = content
     for page in (root / "README.md", *sorted((root / "results").glob("*/README.md"))):
         before = page.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from fedsteer.records import find_runs, pack_records
-from fedsteer.report import files_of
+from fedsteer.report import table_of
 from tests.report.made_records import make_comparison
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,9 +64,7 @@ def test_regenerating_rewrites_what_differs(
     table = "| rule | seeds |\n| :-- | --: |\n| mifa | 2 |\n| fedavg | 2 |\n"
     assert f"rule, seeds -->\n\n{table}\n<!-- end of table -->\nend" in readme.read_text()
     made = find_runs(tmp_path / "results" / "made")
-    assert (tmp_path / "results" / "made" / "table.md").read_text() == files_of(made, None)[
-        "table.md"
-    ]
+    assert (tmp_path / "results" / "made" / "table.md").read_text() == table_of(made, None)
     readme.write_text(readme.read_text().replace("rule, seeds", "rule, sedes"))
     assert script.main([]) == 2 and "unknown column 'sedes'" in capsys.readouterr().err
     assert script.main(["--help"]) == 2

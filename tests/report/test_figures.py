@@ -169,7 +169,7 @@ def test_a_line_for_every_setting_in_the_order_of_the_paper(tmp_path: Path) -> N
                 records.manifest({"rule": rule, "seed": seed, "experiment": {"name": setting}})
                 records.finish({"accuracy": accuracy})
     paper_table = {"title": "T", "figure": "changes", "paper": {"text": {}, "code": {}}}
-    files = files_of(find_runs(tmp_path), paper_table)
+    files = dict(files_of(find_runs(tmp_path), paper_table))
     assert (
         "| text | 71.0 (70, 72) | 60.0 (60, 60) |\n| code | - | 20.0 (10, 30) |"
         in files["table.md"]
@@ -190,7 +190,7 @@ def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> N
         rule = {"label": "a", "name": "a"}
         records.manifest({"rule": rule, "seed": 0, "experiment": {"name": "text"}})
     paper_table = {"title": "T", "figure": "changes", "paper": {"text": {}}}
-    assert list(files_of(find_runs(tmp_path), paper_table)) == ["table.md"]
+    assert list(dict(files_of(find_runs(tmp_path), paper_table))) == ["table.md"]
 
 
 def test_a_figure_without_its_data_is_an_error(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
 
 def test_files_of_a_comparison_and_of_a_paper_table(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path / "runs", ["fedavg", "mifa"], 2, 8, 6))
-    plain = files_of(runs, None)
+    plain = dict(files_of(runs, None))
     assert list(plain) == ["table.md", "accuracy.svg", "cost.svg"]
     assert "| time |" not in plain["table.md"] and "4 runs, fedsteer 0.1.0" in plain["table.md"]
     paper_table = {"title": "Table 9", "figure": "curves", "paper": {"digits": {"fedavg": 0.5}}}
@@ -280,7 +280,7 @@ def test_files_of_a_comparison_and_of_a_paper_table(tmp_path: Path) -> None:
         written[0].read_text().startswith("# Table 9\n\n| experiment | rule | ours % | paper % |")
     )
     heatmap = paper_table | {"figure": "heatmap"}
-    assert list(files_of(runs, heatmap)) == ["table.md"], "no coordinates"
+    assert list(dict(files_of(runs, heatmap))) == ["table.md"], "no coordinates"
 
 
 def test_columns_can_be_chosen(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_setting_of_a_family_is_chosen_on_held_out_images(tmp_path: Path) ->
     made(tmp_path, "fedstale-0.5", accuracy=0.9, held_out_accuracy=0.1)
     made(tmp_path, "fedstale-0.9", accuracy=0.4, held_out_accuracy=0.3)
     runs = find_runs(tmp_path)
-    (line,) = lines_of(runs, summarise(runs), PAPER)
+    (line,) = lines_of(summarise(runs), PAPER)
     assert (line.label, line.row.label) == ("fedstale", "fedstale-0.9")
     page = paper_table_markdown(find_runs(tmp_path), {"paper": PAPER})
     row = "| x | fedstale (fedstale-0.9, chosen on held-out images) | 40.0 | 30.9 | +9.1 |"
@@ -42,7 +42,7 @@ def test_without_held_out_images_nothing_is_chosen(tmp_path: Path) -> None:
     made(tmp_path, "fedstale-0.5", accuracy=0.9, held_out_accuracy=0.1)
     made(tmp_path, "fedstale-0.9", accuracy=0.4)
     runs = find_runs(tmp_path)
-    lines = lines_of(runs, summarise(runs), PAPER)
+    lines = lines_of(summarise(runs), PAPER)
     assert [(line.label, line.paper) for line in lines] == [
         ("fedstale-0.5", None),
         ("fedstale-0.9", None),

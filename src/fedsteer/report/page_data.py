@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from fedsteer.report.curves import (
     variance_curve,
     watched,
 )
-from fedsteer.report.entries import Entry, gather, in_order, look, number
+from fedsteer.report.entries import Entry, in_order, look, number
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Row, Summary, summarise
 from fedsteer.report.visits import (
@@ -46,11 +46,15 @@ LEVELS = 999  # coordinates are drawn in this many steps either side of zero
 
 @dataclass(frozen=True)
 class Material:
-    """What the page shows: the entries in the order of the rows of the summary."""
+    """What the page shows."""
 
-    entries: tuple[Entry, ...]
     summary: Summary
-    visits: tuple[tuple[Visits, ...], ...]  # per entry, those of the runs that are shown
+    visits: list[list[Visits]]  # per entry, those of the runs that are shown
+
+    @property
+    def entries(self) -> list[Entry]:
+        """In the order of the rows."""
+        return [row.entry for row in self.summary.rows]
 
     @property
     def rules(self) -> list[str]:
@@ -65,17 +69,13 @@ class Material:
 def collect(runs: Sequence[Run], baseline: str | None, order: Sequence[str] = ()) -> Material:
     """Read the runs. The experiments stand in this order, others in the order of the runs."""
     summary = summarise(runs, baseline)
-    entries = gather(runs)
-    experiment_of = {run.folder: entry.experiment for entry in entries for run in entry.runs}
-    known = (experiment_of[run.folder] for run in runs if run.folder in experiment_of)
-    names = in_order(list(dict.fromkeys(known)), order)
-    rows = tuple(sorted(summary.rows, key=lambda row: names.index(row.experiment)))
-    by_name = {(entry.experiment, entry.label): entry for entry in entries}
-    ordered = tuple(by_name[row.experiment, row.label] for row in rows)
+    experiment_of = {run: row.experiment for row in summary.rows for run in row.entry.runs}
+    known = dict.fromkeys(experiment_of[run] for run in runs if run in experiment_of)
+    names = in_order(known, order)
+    rows = sorted(summary.rows, key=lambda row: names.index(row.experiment))
     return Material(
-        entries=ordered,
-        summary=Summary(rows=rows, baseline=summary.baseline, groups=summary.groups),
-        visits=tuple(tuple(read_visits(run) for run in entry.shown) for entry in ordered),
+        summary=replace(summary, rows=tuple(rows)),
+        visits=[[read_visits(run) for run in row.entry.shown] for row in rows],
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.report.entries import gather, in_order, number
+from fedsteer.report.entries import in_order, number
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate, height
 from fedsteer.report.summary import Row, Summary, summarise
@@ -55,7 +55,7 @@ def paper_table_markdown(
     """
     known = list(runs)
     summary = summarise(known)
-    lines = lines_of(known, summary, paper_table.get("paper") or {})
+    lines = lines_of(summary, paper_table.get("paper") or {})
     rows = [_cells(line, summary) for line in lines]
     shown = {heading for row in rows for heading, cell in row.items() if cell != MISSING}
     kept = [heading for heading in rows[0] if heading in shown.union(ALWAYS)]
@@ -72,19 +72,13 @@ def paper_table_markdown(
     return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
-def lines_of(runs: Iterable[Run], summary: Summary, published: Published) -> list[Line]:
+def lines_of(summary: Summary, published: Published) -> list[Line]:
     """Every rule in every experiment, best of ours first, experiments in the paper's order.
 
     Labels such as "fedstale-0.7" are one rule under several settings. The paper has one line for
     them; ours is the setting with the best accuracy on images that are neither trained on nor in
     the test set. Without such images nothing is chosen and every setting keeps its own line.
     """
-    held_out = {
-        (entry.experiment, entry.label): estimate(
-            number(run.result, "held_out_accuracy") for run in entry.counted
-        )
-        for entry in gather(runs)
-    }
     lines: list[Line] = []
     for experiment in in_order(sorted(set(summary.experiments)), published):
         rows = {row.label: row for row in summary.rows if row.experiment == experiment}
@@ -95,7 +89,7 @@ def lines_of(runs: Iterable[Run], summary: Summary, published: Published) -> lis
         }
         for name in set(paper) - set(rows):
             family = sorted(label for label in rows if label.startswith(f"{name}-"))
-            known = {label: one for label in family if (one := held_out[experiment, label])}
+            known = {label: one for label in family if (one := _held_out(rows[label]))}
             if family and len(known) == len(family):
                 best = rows[max(known, key=lambda label: known[label].mean)]
                 found[name] = Line(row=best, label=name, paper=paper[name], held_out=known)
@@ -103,6 +97,10 @@ def lines_of(runs: Iterable[Run], summary: Summary, published: Published) -> lis
                     found.pop(label, None)
         lines += sorted(found.values(), key=lambda line: (-height(line.row.accuracy), line.label))
     return lines
+
+
+def _held_out(row: Row) -> Estimate | None:
+    return estimate(number(run.result, "held_out_accuracy") for run in row.entry.counted)
 
 
 def _cells(line: Line, summary: Summary) -> dict[str, str]:

@@ -33,18 +33,39 @@ TOTALS = (
 class Row:
     """One rule in one experiment. Accuracies are shares (0 to 1), memory and traffic are bytes."""
 
-    experiment: str
-    label: str
-    rule: str
-    seeds: tuple[int | None, ...]  # of the finished runs
-    unfinished: int
-    failures: tuple[str, ...]  # why unfinished runs failed
+    entry: Entry
     estimates: dict[str, Estimate | None]  # accuracies, differences, costs; the CSV's names
+
+    @property
+    def experiment(self) -> str:
+        """Its name."""
+        return self.entry.experiment
+
+    @property
+    def label(self) -> str:
+        """The rule with preset and options."""
+        return self.entry.label
+
+    @property
+    def seeds(self) -> tuple[int | None, ...]:
+        """Of the finished runs."""
+        return tuple(seed_of(run) for run in self.entry.counted)
 
     @property
     def finished(self) -> int:
         """How many runs are counted."""
-        return len(self.seeds)
+        return len(self.entry.counted)
+
+    @property
+    def unfinished(self) -> int:
+        """How many are not."""
+        return len(self.entry.runs) - self.finished
+
+    @property
+    def failures(self) -> list[str]:
+        """Why unfinished runs failed."""
+        failed = [(run, run.failure) for run in self.entry.runs if not run.finished]
+        return [f"seed {seed_of(run)}: {why}" for run, why in failed if why]
 
     @property
     def accuracy(self) -> Estimate | None:
@@ -106,18 +127,12 @@ def _baseline(entries: Sequence[Entry], experiment: str, wanted: str) -> Entry |
 
 def _row(entry: Entry, base: Entry | None, groups: Sequence[str]) -> Row:
     runs = entry.counted
-    failed = [(run, run.failure) for run in entry.runs if run.failure and not run.finished]
 
     def over_seeds(*keys: str) -> Estimate | None:
         return estimate(number(run.result, *keys) for run in runs)
 
     return Row(
-        experiment=entry.experiment,
-        label=entry.label,
-        rule=entry.rule,
-        seeds=tuple(seed_of(run) for run in runs),
-        unfinished=len(entry.runs) - len(runs),
-        failures=tuple(f"seed {seed_of(run)}: {why}" for run, why in failed),
+        entry=entry,
         estimates={
             "accuracy": over_seeds("accuracy"),
             "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
@@ -186,7 +201,7 @@ def _record(row: Row) -> dict[str, Any]:
     record: dict[str, Any] = {
         "experiment": row.experiment,
         "label": row.label,
-        "rule": row.rule,
+        "rule": row.entry.rule,
         "seeds": row.finished,
         "unfinished": row.unfinished,
         "pairs": 0 if difference is None else difference.count,

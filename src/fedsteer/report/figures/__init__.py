@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +30,35 @@ FIGURES = {
 """`figure` of a paper table -> what makes it; any other is accuracy over rounds."""
 
 
-def files_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> dict[str, str]:
-    """File name -> content.
+def files_of(
+    runs: Sequence[Run], paper_table: Mapping[str, Any] | None
+) -> Iterator[tuple[str, str]]:
+    """File names with their contents. The table comes first: it needs no matplotlib.
 
     table.md       beside the paper's numbers, or the plain comparison without a paper table
     figure.svg     the paper's figure
     accuracy.svg   accuracy over training rounds, without a paper table
     cost.svg       accuracy over all rounds, warm-up included, and over bytes sent
     """
-    return {"table.md": table_of(runs, paper_table), **_pictures(runs, paper_table)}
+    yield "table.md", table_of(runs, paper_table)
+    known = {"title": title_of(runs)} if paper_table is None else paper_table
+    title, order = str(known.get("title", "Results")), list(known.get("paper") or ())
+    if str(known.get("figure")) in FIGURES:
+        if figure := own_figure(runs, known):
+            yield "figure.svg", figure.svg(title)
+        return
+    name = "accuracy.svg" if paper_table is None else "figure.svg"
+    with suppress(DataError):  # nothing was evaluated
+        yield name, to_svg(runs, title, ("train",), order)
+        yield "cost.svg", to_svg(runs, title, ("all", "sent"), order)
 
 
 def write_files(
     runs: Sequence[Run], paper_table: Mapping[str, Any] | None, folder: Path
 ) -> list[Path]:
-    """Write them into a folder; their paths. The table comes first: it needs no matplotlib."""
-    written = [folder / "table.md"]
-    write_atomically(written[0], table_of(runs, paper_table).encode())
-    for name, content in _pictures(runs, paper_table).items():
+    """Write them into a folder; their paths."""
+    written = []
+    for name, content in files_of(runs, paper_table):
         write_atomically(folder / name, content.encode())
         written.append(folder / name)
     return written
@@ -73,20 +85,3 @@ def own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> Figure | 
         return make and make(runs, list(paper_table.get("paper") or ()))
     except DataError:
         return None
-
-
-def _pictures(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> dict[str, str]:
-    table = {"title": title_of(runs)} if paper_table is None else paper_table
-    title = str(table.get("title", "Results"))
-    if str(table.get("figure")) in FIGURES:
-        figure = own_figure(runs, table)
-        return {"figure.svg": figure.svg(title)} if figure else {}
-    name = "accuracy.svg" if paper_table is None else "figure.svg"
-    order = list(table.get("paper") or ())
-    try:
-        return {
-            name: to_svg(runs, title, ("train",), order),
-            "cost.svg": to_svg(runs, title, ("all", "sent"), order),
-        }
-    except DataError:  # nothing was evaluated
-        return {}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
@@ -32,21 +32,8 @@ ABREAST = 2
 HEIGHT_ALONE, HEIGHT = 3.9, 2.6  # inches of a panel
 COMPETES = 0.3
 """Rules that end this much below the best do not decide which accuracies are shown."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The accuracy of one rule in one experiment."""
-
-    experiment: str
-    label: str
-    points: dict[str, Any]  # see `accuracy_curve`
-
-    @property
-    def means(self) -> list[float]:
-        """Accuracy of every evaluated round."""
-        means: list[float] = self.points["mean"]
-        return means
+Curves = dict[str, dict[str, Any]]
+"""Rule -> its `accuracy_curve`."""
 
 
 def to_svg(
@@ -61,26 +48,33 @@ def to_svg(
     order   experiments whose panels come first
     """
     entries = gather(runs)
-    curves = [
-        Curve(experiment=entry.experiment, label=entry.label, points=points)
-        for entry in entries
-        if (points := accuracy_curve(entry.shown)) is not None
-    ]
+    curves: dict[str, Curves] = {}
+    for entry in entries:
+        if (curve := accuracy_curve(entry.shown)) is not None:
+            curves.setdefault(entry.experiment, {})[entry.label] = curve
     if not curves:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = styles(entries)
-    experiments = in_order(sorted({curve.experiment for curve in curves}), order)
-    kept = [axis for axis in axes if any(axis in curve.points for curve in curves)] or ["train"]
+    experiments = in_order(sorted(curves), order)
+    every = [curve for one in curves.values() for curve in one.values()]
+    kept = [axis for axis in axes if any(axis in curve for curve in every)] or ["train"]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     columns = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
     rows = -(-len(panels) // columns)
-    names = _ranked(curves, looks, with_accuracy=len(experiments) == 1)
+    sums: Counter[str] = Counter()  # of the final accuracies
+    for one in curves.values():
+        sums.update({label: curve["mean"][-1] for label, curve in one.items()})
+    ranked = sorted(sums, key=lambda label: (-sums[label], label))
+    names = [
+        (label if len(experiments) > 1 else f"{100 * sums[label]:.1f}  {label}", looks[label])
+        for label in ranked
+    ]
 
     def draw(figure: SubFigure) -> None:
         grid = figure.subplots(rows, columns, squeeze=False)
         for place, panel in enumerate(grid.flat):
             experiment, axis = panels[place] if place < len(panels) else ("", "")
-            here = [c for c in curves if c.experiment == experiment and axis in c.points]
+            here = {k: curve for k, curve in curves.get(experiment, {}).items() if axis in curve}
             if not here:
                 panel.remove()
                 continue
@@ -96,16 +90,16 @@ def to_svg(
     return Figure(table="", height=height, draw=draw).svg(title)
 
 
-def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str, Style]) -> None:
-    low = _lowest_shown(curves)
-    high = min(100, 10 * ceil(10 * max(max(curve.means) for curve in curves) + 0.05))
-    reached = [value for curve in curves for value in curve.points[axis] if value] or [1]
+def _draw_panel(panel: Axes, curves: Curves, axis: str, looks: dict[str, Style]) -> None:
+    low = _lowest_shown(curves.values())
+    high = min(100, 10 * ceil(10 * max(max(curve["mean"]) for curve in curves.values()) + 0.05))
+    reached = [value for curve in curves.values() for value in curve[axis] if value] or [1]
     scale, words = 1.0, AXES[axis]
     if axis == "sent":
         scale, unit = next((unit for unit in UNITS if max(reached) >= unit[0]), UNITS[-1])
         words = f"{unit} sent, both ways"
-    for curve in sorted(curves, key=lambda curve: curve.means[-1]):
-        columns = curve.points[axis], curve.means, curve.points["half"]
+    for label, curve in sorted(curves.items(), key=lambda item: float(item[1]["mean"][-1])):
+        columns = curve[axis], curve["mean"], curve["half"]
         points = [
             ((x or 0.0) / scale, 100 * mean, 100 * (half or 0.0))
             for x, mean, half in zip(*columns, strict=True)
@@ -113,7 +107,7 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
         # If some seeds fell to chance, a band as high as the panel would tell nothing.
         if max(half for _, _, half in points) > (high - low) / 2:
             points = [(x, mean, 0.0) for x, mean, _ in points]
-        draw_line(panel, points, looks[curve.label])
+        draw_line(panel, points, looks[label])
     panel.locator_params(nbins=5, steps=(1, 2, 5, 10))
     panel.set_ylim(low, high)
     panel.set_xlabel(words)
@@ -124,7 +118,7 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
         set_log_ticks(panel.xaxis)
     else:
         panel.set_xlim(0, max(reached))
-    hidden = [curve.label for curve in curves if 100 * curve.means[-1] < low]
+    hidden = [label for label, curve in curves.items() if 100 * curve["mean"][-1] < low]
     if hidden:
         words = f"below {low:g}: {', '.join(hidden)}"
         box = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
@@ -132,30 +126,16 @@ def _draw_panel(panel: Axes, curves: Sequence[Curve], axis: str, looks: dict[str
                    transform=panel.transAxes)  # fmt: skip
 
 
-def _lowest_shown(curves: Sequence[Curve]) -> float:
+def _lowest_shown(curves: Collection[dict[str, Any]]) -> float:
     """The lower end of the axis, in percent.
 
     It shows the slowest of the competing rules after a third of its rounds and, in a bad seed, at
     its end. A rule that ends far behind would press the others together at the top.
     """
-    best = max(curve.means[-1] for curve in curves)
-    lowest = best
+    best = lowest = max(curve["mean"][-1] for curve in curves)
     for curve in curves:
-        if curve.means[-1] > best - COMPETES:
-            halves = [half for half in curve.points["half"] if half is not None] or [0.0]
-            lowest = min(lowest, curve.means[-1] - halves[-1], curve.means[len(curve.means) // 3])
-    return 10.0 * max(0, floor(10 * lowest - 0.5))
-
-
-def _ranked(
-    curves: Sequence[Curve], looks: dict[str, Style], with_accuracy: bool
-) -> list[tuple[str, Style]]:
-    """Names for the legend, best first; by the sum over the experiments."""
-    sums: dict[str, float] = {}
-    for curve in curves:
-        sums[curve.label] = sums.get(curve.label, 0.0) + curve.means[-1]
-    ranked = sorted(sums, key=lambda label: (-sums[label], label))
-    return [
-        (f"{100 * sums[label]:.1f}  {label}" if with_accuracy else label, looks[label])
-        for label in ranked
-    ]
+        means = curve["mean"]
+        if means[-1] > best - COMPETES:
+            halves = [half for half in curve["half"] if half is not None] or [0.0]
+            lowest = min(lowest, means[-1] - halves[-1], means[len(means) // 3])
+    return float(10 * max(0, floor(10 * lowest - 0.5)))

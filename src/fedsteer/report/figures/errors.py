@@ -7,8 +7,8 @@ recomputed   coordinates computed from the very update: the best today's basis c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """One kind of error of one rule."""
 
     name: str
