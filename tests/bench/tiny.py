@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedsteer.bench.workloads import CIFAR, EMNIST, MLP, Workload
+from fedsteer.bench.workloads import WORKLOADS, Workload
 
 
 def tiny(workload: Workload) -> Workload:
@@ -12,4 +12,4 @@ def tiny(workload: Workload) -> Workload:
     return replace(workload, clients=5, points=10, cohort=2, batch=4, epochs=2)
 
 
-TINY = {workload.key: tiny(workload) for workload in (MLP, EMNIST, CIFAR)}
+TINY = {key: tiny(workload) for key, workload in WORKLOADS.items()}

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedsteer.bench.machine import busy_share
 from fedsteer.bench.workloads import Work, Workload
 from fedsteer.errors import first_line
-from fedsteer.report.statistics import t_quantile
+from fedsteer.report.statistics import estimate
 
 OURS, REFERENCE = "fedsteer", "plain"
 Weights = NDArray[np.float32]
@@ -146,10 +146,9 @@ class Measured:
 
 def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> Ratio:
     """The mean log ratio with Student's interval, which is unbounded for a single pair."""
-    logs = np.log(np.divide(slow, fast))
-    mean, half = float(logs.mean()), math.inf
-    if len(logs) > 1:
-        half = t_quantile(len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    found = estimate(np.log(np.divide(slow, fast)))
+    assert found is not None
+    mean, half = found.mean, math.inf if found.half is None else found.half
     return Ratio(mean=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 

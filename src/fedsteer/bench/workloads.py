@@ -6,8 +6,10 @@ of 1: the new model is the mean of the local ones, so final weights can be compa
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +33,7 @@ class Workload:
     title: str
     model: str  # a name or an import path, for `make_network`
     batch: int
-    shape: tuple[int, int, int] = (1, 28, 28)
+    shape: tuple[int, int, int]  # channels, height, width
     classes: int = 10
     clients: int = 100
     points: int = 100
@@ -54,32 +56,11 @@ class Workload:
         return make_network(self.model, self.shape, self.classes, {})
 
 
-MLP = Workload(
-    key="a",
-    title="MLP 784-64-10, 100 clients x 100 points, 10 active, batch 20, 1 epoch",
-    model="mlp",
-    batch=20,
-)
-EMNIST = Workload(
-    key="b",
-    title="EMNIST CNN, 100 clients x 100 points, 10 active, batch 64, 5 epochs",
-    model="emnist-cnn",
-    classes=47,
-    batch=64,
-    epochs=5,
-)
-CIFAR = Workload(
-    key="c",
-    title="CNN of pfl's CIFAR-10, no dropout, 1000 clients x 50, 50 active, batch 10, 1 epoch",
-    model="fedsteer.bench.sides:pfl_cnn",
-    shape=(3, 32, 32),
-    clients=1_000,
-    points=50,
-    cohort=50,
-    batch=10,
-    rate=0.001,  # at pfl's 0.1 rounding errors grow to 1e-3 of the weights in ten rounds
-)
-WORKLOADS = {workload.key: workload for workload in (MLP, EMNIST, CIFAR)}
+_listed = tomllib.loads((files("fedsteer.bench") / "workloads.toml").read_text(encoding="utf-8"))
+WORKLOADS = {
+    key: Workload(**options | {"key": key, "shape": tuple(options["shape"])})
+    for key, options in _listed.items()
+}
 
 
 @dataclass(frozen=True)
