@@ -218,6 +218,21 @@ def test_two_seeds_have_no_intervals_to_hide(show: Show, tmp_path: Path, seeds: 
     assert bands.is_displayed() == (seeds == 3)
 
 
+def test_unused_updates_are_listed(show: Show, tmp_path: Path) -> None:
+    make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
+    with RecordWriter(tmp_path) as writer:
+        for number in range(1, 9):
+            row = {"round": number, "client": number, "event": "failed", "reason": "<b>offline"}
+            writer.append("clients", row)
+        writer.append("clients", {"round": 3, "client": 1, "event": "dropped", "reason": "late"})
+    driver = show(file=write_page(find_runs(tmp_path), tmp_path / "report.html"))
+    rows = driver.find_elements("css selector", "#events tbody tr")
+    assert [row.text for row in rows] == [
+        "fedavg failed: <b>offline 8 1, 2, 3, 4, 5, 6 and 2 more 1 to 8", "fedavg late 1 1 3"
+    ]  # fmt: skip
+    assert driver.get_log("browser") == []
+
+
 def test_only_known_axes_are_offered(show: Show, tmp_path: Path) -> None:
     make_result(tmp_path, "fedavg", 0, None)
     with RecordWriter(tmp_path) as writer:

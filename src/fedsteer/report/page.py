@@ -23,16 +23,9 @@ from fedsteer.report.entries import look
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import Material, collect, page_data
-from fedsteer.report.tables import Column, columns, count, note
-from fedsteer.report.visits import unused_updates
+from fedsteer.report.tables import Column, columns, note
 
-SHOWN_CLIENTS = 6
-SHOWN_REASONS = 20
 DENSE = 11  # more columns than this are set smaller
-FROM_CLIENTS = ("residual", "staleness")  # plots of every seed whose rows of clients were kept
-
-Cell = tuple[str, str]
-"""The text of a cell, and what its column is sorted by."""
 
 
 def write_page(
@@ -95,15 +88,12 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
 
 def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
     """The cards of `cards.html` that have something to show; the page's script adds the plots."""
-    below = dict.fromkeys(FROM_CLIENTS, _by_experiment(material, _kept))
-    unused = _by_experiment(material, _unused)
-    if unused:
-        below["events"] = unused + below["residual"]
-    listed = "The list names clients that were asked in vain, and why." if unused else ""
+    kept = _by_experiment(material, _kept)
     for card in _asset("cards.html").split("\n\n"):
         key = card.partition('id="')[2].partition('"')[0]
-        if data["panels"][key] or (unused and key == "events"):
-            yield Template(card).substitute(below=below.get(key, ""), listed=listed)
+        has_rows = key != "events" or any(data["unused"])
+        if data["panels"][key] or (key == "events" and has_rows):
+            yield Template(card).substitute(kept=kept if has_rows else "")
 
 
 def _by_experiment(material: Material, content: Callable[[Material, str], str]) -> str:
@@ -116,47 +106,33 @@ def _by_experiment(material: Material, content: Callable[[Material, str], str]) 
     )
 
 
-def _heading(material: Material, experiment: str) -> str:
-    several = len(material.summary.experiments) > 1
-    return f'<h3 class="name">{escape(experiment or "unnamed")}</h3>' if several else ""
-
-
 def _headline(material: Material, experiment: str) -> str:
-    """The table of one experiment."""
+    """The table of one experiment in its own scrolling box."""
     places = material.of(experiment)
     summary = replace(material.summary, rows=tuple(material.summary.rows[at] for at in places))
     with_time = ran_alone([run for entry in material.entries for run in entry.runs])
     shown = [column for column in columns(summary) if with_time or column.heading != "time"]
-    rows = [
-        (at, [(column.text(row), _sortable(column.value(row))) for column in shown])
-        for at, row in zip(places, summary.rows, strict=True)
-    ]
-    name = "headline dense" if len(shown) > DENSE else "headline"
-    words = f'<p class="note">{escape(note(summary))}</p>'
-    return _heading(material, experiment) + _table(shown, rows, name) + words
-
-
-def _unused(material: Material, experiment: str) -> str:
-    """Which clients' updates were not used, and why."""
-    rows = []
-    for at in material.of(experiment):
-        label = material.entries[at].label
-        for reason, rounds, clients in unused_updates(material.visits[at])[:SHOWN_REASONS]:
-            first, last, times = str(rounds[0]), str(rounds[-1]), str(len(rounds))
-            names = ", ".join(clients[:SHOWN_CLIENTS])
-            if (more := len(clients) - SHOWN_CLIENTS) > 0:
-                names += f" and {more} more"
-            span = first if first == last else f"{first} to {last}"
-            cells = [(label, label), (reason, reason), (times, times)]
-            rows.append((at, [*cells, (names, str(len(clients))), (span, first)]))
-    headings = [
-        Column("rule"),
-        Column("not used because"),
-        Column("times", "over all seeds", form=count),
-        Column("clients"),
-        Column("rounds", "first and last", form=count),
-    ]
-    return _heading(material, experiment) + _table(headings, rows) if rows else ""
+    head = "".join(
+        f'<th scope="col"{_kind(column)} title="{escape(column.meaning)}">'
+        f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
+        for column in shown
+    )
+    body = ""
+    for at, row in zip(places, summary.rows, strict=True):
+        body += f'<tr data-entry="{at}">'
+        for column in shown:
+            text, value = column.text(row), escape(_sortable(column.value(row)))
+            cell = escape(text) if column.words else _number(text)
+            body += f'<td{_kind(column)} data-value="{value}">{cell}</td>'
+        body += "</tr>\n"
+    several = len(material.summary.experiments) > 1
+    heading = f'<h3 class="name">{escape(experiment or "unnamed")}</h3>' if several else ""
+    return (
+        f'{heading}<div class="scroll" tabindex="0">'
+        f'<table class="headline{" dense" * (len(shown) > DENSE)}">'
+        f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
+        f'<p class="note">{escape(note(summary))}</p>'
+    )
 
 
 def _kept(material: Material, experiment: str) -> str:
@@ -193,27 +169,8 @@ def _facts(material: Material, title: str) -> list[str]:
     return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
 
 
-def _table(
-    columns: Sequence[Column], rows: Sequence[tuple[int, Sequence[Cell]]], name: str = ""
-) -> str:
-    """A table in its own scrolling box; a row is the index of its entry and its cells."""
-    kinds = [' class="words"' if column.words else "" for column in columns]
-    head = "".join(
-        f'<th scope="col"{kind} title="{escape(column.meaning)}">'
-        f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
-        for column, kind in zip(columns, kinds, strict=True)
-    )
-    body = ""
-    for entry, cells in rows:
-        body += f'<tr data-entry="{entry}">'
-        for (text, value), kind in zip(cells, kinds, strict=True):
-            shown = escape(text) if kind else _number(text)
-            body += f'<td{kind} data-value="{escape(value)}">{shown}</td>'
-        body += "</tr>\n"
-    return (
-        f'<div class="scroll" tabindex="0"><table class="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>\n{body}</tbody></table></div>"
-    )
+def _kind(column: Column) -> str:
+    return ' class="words"' if column.words else ""
 
 
 def _unbroken(text: str) -> str:

@@ -35,6 +35,7 @@ from fedsteer.report.visits import (
     read_visits,
     residuals,
     staleness_shares,
+    unused_updates,
 )
 
 WATCHED = 12
@@ -123,6 +124,7 @@ def page_data(material: Material) -> dict[str, Any]:
         "panels": panels,
         "kinds": EVENTS,
         "rasters": unique,
+        "unused": [unused_updates(one) for one in visits],
         **plots,
     }
 

@@ -24,6 +24,7 @@ EVENTS = ("absent", "failed", "fresh", "refresh", "collect", "dropped")
 """If a picture has several rounds in one place, the later in this list shows."""
 SPAN = 10
 """Training rounds in a bin."""
+SHOWN_REASONS, SHOWN_CLIENTS = 20, 6
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
 EVERYBODY = ""
@@ -119,8 +120,8 @@ def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, E
     return {at: one for at, one in found.items() if one is not None}
 
 
-def unused_updates(visits: Sequence[Visits]) -> list[tuple[str, list[int], list[str]]]:
-    """Reason, rounds (one per update) and clients; the most frequent reason first."""
+def unused_updates(visits: Sequence[Visits]) -> list[dict[str, Any]]:
+    """Reasons with their clients and rounds; the most frequent reason first."""
     by_reason: dict[str, list[tuple[int, str]]] = {}
     for one in visits:
         for moment, client, reason in one.unused:
@@ -128,8 +129,11 @@ def unused_updates(visits: Sequence[Visits]) -> list[tuple[str, list[int], list[
     found = []
     for reason, cases in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         clients = sorted({client for _, client in cases}, key=_natural)
-        found.append((reason, sorted(moment for moment, _ in cases), clients))
-    return found
+        found.append(
+            {"reason": reason, "times": len(cases), "rounds": [min(cases)[0], max(cases)[0]]}
+            | {"clients": clients[:SHOWN_CLIENTS], "of": len(clients)}
+        )
+    return found[:SHOWN_REASONS]
 
 
 def raster(run: Run) -> dict[str, Any] | None:

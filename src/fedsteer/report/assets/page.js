@@ -39,6 +39,31 @@
         ...data.experiments.map((name, place) =>
           make("button", { type: "button", "data-value": place, "aria-pressed": false }, name))));
   }
+  // Updates that were not used: a table per experiment, of which one is shown.
+  const unusedTable = (place) => {
+    const words = { class: "words" };
+    const cell = (kind, text, value = text) => make("td", { ...kind, "data-value": value }, text);
+    const rows = data.entries.flatMap((entry, at) => (entry.experiment !== place ? []
+      : data.unused[at].map(({ reason, times, clients, of, rounds: [first, last] }) => {
+        const more = of - clients.length;
+        const names = clients.join(", ") + (more ? ` and ${more} more` : "");
+        return make("tr", { "data-entry": at }, cell(words, data.rules[entry.rule].name),
+          cell(words, reason), cell({}, String(times)), cell(words, names, of),
+          cell({}, first === last ? String(first) : `${first} to ${last}`, first));
+      })));
+    if (!rows.length) return [];
+    const head = [["rule", words], ["not used because", words], ["times", { title: "over all seeds" }],
+      ["clients", words], ["rounds", { title: "first and last" }]];
+    return [make("div", { "data-experiment": place },
+      ...(data.experiments.length > 1 ? [make("h3", { class: "name" }, data.experiments[place])] : []),
+      make("p", { class: "note" }, "Clients that were asked in vain, and why:"),
+      make("div", { class: "scroll", tabindex: 0 }, make("table", {},
+        make("thead", {}, make("tr", {}, ...head.map(([text, kind]) =>
+          make("th", { scope: "col", ...kind }, make("button", { type: "button" }, text))))),
+        make("tbody", {}, ...rows))))];
+  };
+  document.querySelector("#events .panels")?.after(
+    ...data.experiments.flatMap((_, place) => unusedTable(place)));
   const boxes = all(".plot");
   const visible = new Set();
   const stale = new Set(boxes);
