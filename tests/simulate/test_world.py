@@ -57,7 +57,7 @@ def test_same_seed_same_world(reported: str) -> None:
 def test_partitions(kind: str, points: Any, replace: bool) -> None:
     settings = {"kind": kind, "points": points, "replace": replace}
     world = build_world(small({f"partition.{key}": v for key, v in settings.items()}), 0)
-    assert world.clients == 12 and len(world.sizes) == 12
+    assert world.partition.clients == 12 and len(world.sizes) == 12
     np.testing.assert_array_equal(world.holds.sum(axis=1), world.sizes)
     points = np.concatenate(world.partition.indices)
     assert replace or len(np.unique(points)) == len(points)

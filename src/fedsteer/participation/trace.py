@@ -43,7 +43,12 @@ class Trace:
         if not any(len(own) for own in self.intervals):
             raise DataError("the trace has no client that is ever available")
         last = np.array([own[-1, 1] if len(own) else 0.0 for own in self.intervals])
-        self.lengths = _checked_lengths(lengths, last.max(), len(last))
+        given = np.asarray(last.max() if lengths is None else lengths, dtype=np.float64)
+        if given.shape not in ((), last.shape):
+            raise ConfigurationError("lengths must be one number, or one per client")
+        if not (np.isfinite(given) & (given > 0)).all():
+            raise ConfigurationError("lengths must be positive")
+        self.lengths = np.broadcast_to(given, last.shape)
         if (last > self.lengths).any():
             client = int((last > self.lengths).argmax())
             length = self.lengths[client]
@@ -141,12 +146,3 @@ def _checked(intervals: ArrayLike, client: int) -> Times:
         raise DataError(f"client {client}: intervals overlap")
     touching = np.flatnonzero(starts[1:] == ends[:-1])
     return np.column_stack([np.delete(starts, touching + 1), np.delete(ends, touching)])
-
-
-def _checked_lengths(lengths: float | Times | None, last: float, n: int) -> Times:
-    array = np.asarray(last if lengths is None else lengths, dtype=np.float64)
-    if array.shape not in ((), (n,)):
-        raise ConfigurationError("lengths must be one number, or one per client")
-    if not (np.isfinite(array) & (array > 0)).all():
-        raise ConfigurationError("lengths must be positive")
-    return np.broadcast_to(array, (n,))

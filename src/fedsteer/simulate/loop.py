@@ -87,11 +87,11 @@ class Simulation:
         self.state = self.rule.init(self.world.network.dim, self.world.sizes, like=self.model)
         self.optimiser = ServerOptimiser() if self.rule.own_rate else server
         self.moments = self.optimiser.init()
-        self.watch = [client for client in run.watch if 0 <= client < self.world.clients]
+        self.watch = [client for client in run.watch if 0 <= client < self.world.partition.clients]
         for owner in getattr(self.rule.options, "core_set", None) or ():
-            if owner not in range(self.world.clients):
+            if owner not in range(self.world.partition.clients):
                 raise ConfigurationError(
-                    f"core_set names {owner!r}; clients are 0 to {self.world.clients - 1}"
+                    f"core_set names {owner!r}; clients are 0 to {self.world.partition.clients - 1}"
                 )
         refuse_endless_warm_up(self.rule, self.world.participation.probabilities)
 

@@ -141,11 +141,12 @@ def _data_record(world: World) -> dict[str, Any]:
 
 def _client_record(world: World) -> dict[str, Any]:
     """Who holds what; left out for populations too large to read."""
-    if world.clients > 2_000:
-        return {"count": world.clients}
+    count = world.partition.clients
+    if count > 2_000:
+        return {"count": count}
     groups = [world.partition.group_names[group] for group in world.partition.group]
     return {
-        "count": world.clients,
+        "count": count,
         "sizes": world.sizes,
         "data_group": groups,
         "probabilities": world.participation.probabilities,

@@ -55,14 +55,9 @@ class World:
     label_groups: dict[str, list[int]]
 
     @property
-    def clients(self) -> int:
-        """N."""
-        return len(self.partition.indices)
-
-    @property
     def sizes(self) -> Floats:
         """n_i."""
-        return np.array([len(points) for points in self.partition.indices], dtype=np.float64)
+        return self.partition.sizes.astype(np.float64)
 
 
 def usable_cores() -> int:
