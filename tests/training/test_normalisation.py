@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.training.layers.normalisation import Normal, normalise, normalise_back
+from fedsteer.training.layers.residual import Normal, normalise, normalise_back
 
 
 def drawn(*shape: int) -> Tensor:

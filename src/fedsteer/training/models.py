@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -24,19 +23,14 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.T
 
 def logistic(shape: Shape, classes: int) -> nn.Module:
     """Multinomial logistic regression: convex."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    return _with_head([], shape, classes, (), None)
 
 
 def mlp(
     shape: Shape, classes: int, hidden: tuple[int, ...] = (64,), activation: str = "relu"
 ) -> nn.Module:
     """Fully connected layers."""
-    layers: list[nn.Module] = [nn.Flatten()]
-    width = math.prod(shape)
-    for size in hidden:
-        layers += [nn.Linear(width, size), _activation(activation)]
-        width = size
-    return nn.Sequential(*layers, nn.Linear(width, classes))
+    return _with_head([], shape, classes, hidden, activation)
 
 
 def emnist_cnn(

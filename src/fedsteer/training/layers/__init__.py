@@ -3,7 +3,7 @@
 known           which networks are stacks of known layers
 formula         the gradient of such a network
 basic           linear, convolution, flatten, and what all layers share
-residual        batch norm, the residual block, the mean over pixels
-convolution     stacked convolutions: by torch, and by Triton kernels (`*_kernels`)
-normalisation   stacked batch norm: likewise
+convolution     stacked convolutions by torch, and by Triton in `convolution_kernels`
+residual        batch norm (by Triton in `normalisation_kernels`), the residual block, the mean over
+                pixels
 """

@@ -15,13 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedsteer.training.layers.normalisation import Normal
+    from fedsteer.training.layers.residual import Normal
 
 ROWS, TURNS = 32, 8  # pixels at a time, and how often a program of the elementwise kernels repeats
 
 
 def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
-    """See `normalisation.normalise`; the moments stay in parts."""
+    """See `residual.normalise`; the moments stay in parts."""
     images = images.contiguous()
     clients, channels = len(images), images.shape[-1]
     count = images[0, ..., 0].numel()
@@ -43,7 +43,7 @@ def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
 def normalise_back(
     images: Tensor, sums: Tensor, how: Normal, back: Tensor, beside: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See `normalisation.normalise_back`."""
+    """See `residual.normalise_back`."""
     images, back = images.contiguous(), back.contiguous()
     clients, channels = len(images), images.shape[-1]
     count = images[0, ..., 0].numel()

@@ -39,7 +39,6 @@ else, so results do not depend on how many threads there are.
 `train` carries them out.
 """
 
-from fedsteer.training.engines.dense.gram import GramMatrices
-from fedsteer.training.engines.dense.trainer import DenseTrainer, is_wide
+from fedsteer.training.engines.dense.trainer import DenseTrainer, GramMatrices, is_wide
 
 __all__ = ["DenseTrainer", "GramMatrices", "is_wide"]

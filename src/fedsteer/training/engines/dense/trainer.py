@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -12,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.training.engines.base import torch_threads
-from fedsteer.training.engines.dense.gram import GramMatrices, Points
 from fedsteer.training.layers.activations import activate_, activation_gradient
 from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.formula import backpropagate
@@ -34,6 +34,8 @@ ROWS = 512
 """Most rows in one product if all clients share the other side; far fewer are slower."""
 OPTIONS = PLAIN_SGD - {"augment"}
 """The options of local training that are known here."""
+Points = NDArray[np.int64]
+"""The indices of a client's points: the same array every round."""
 
 
 def is_wide(layers: Sequence[Layer]) -> bool:
@@ -191,6 +193,40 @@ class DenseTrainer:
             table, _ = schedule(options, own, order.seed, order.round, order.client)
             places[:, client, : len(own)] = table.reshape(options.epochs, -1)[:, : len(own)]
         yield from torch.from_numpy(places)
+
+
+class GramMatrices:
+    """X X^T + 1 of the clients seen last; `most` is how many numbers they may have together."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.numbers = most, 0
+        # By identity of the array of points, which is kept so that no other array can have it.
+        self._kept: OrderedDict[int, tuple[Points, Tensor]] = OrderedDict()
+
+    def of(self, points: Points, images: Tensor) -> Tensor:
+        """(n, n); images are (n, inputs), the client's own."""
+        if id(points) in self._kept:
+            self._kept.move_to_end(id(points))
+            return self._kept[id(points)][1]
+        gram = torch.mm(images, images.t()).add_(1.0)
+        self._kept[id(points)] = points, gram
+        self.numbers += gram.numel()
+        while self.numbers > self.most:
+            _, (_, oldest) = self._kept.popitem(last=False)
+            self.numbers -= oldest.numel()
+        return gram
+
+    def stacked(self, clients: list[Points], images: Tensor) -> Tensor:
+        """(clients, n, n) for images (clients, n, inputs); 0 behind a client's last point."""
+        grams = [
+            self.of(points, own[: len(points)]) for points, own in zip(clients, images, strict=True)
+        ]
+        if all(gram.shape == grams[0].shape for gram in grams):
+            return torch.stack(grams)
+        found = images.new_zeros((*images.shape[:2], images.shape[1]))
+        for gram, place in zip(grams, found, strict=True):
+            place[: len(gram), : len(gram)] = gram
+        return found
 
 
 @lru_cache(maxsize=8)
