@@ -81,10 +81,9 @@ def _folder(options: argparse.Namespace) -> str:
 def _command(options: argparse.Namespace) -> str:
     """What was typed, without places on this machine and options that change no number."""
     words = ["fedsteer", "reproduce", options.name]
-    for name, default in (("reading", "paper"), ("only", None), ("seeds", None), ("rounds", None),
-                          ("device", "cpu")):  # fmt: skip
-        value = getattr(options, name)
-        if value != default:
+    usual = {"reading": "paper", "only": None, "seeds": None, "rounds": None, "device": "cpu"}
+    for name, default in usual.items():
+        if (value := getattr(options, name)) != default:
             words += [f"--{name}", str(value)]
     words += ["--smoke"] if options.smoke else []
     for setting in options.set:

@@ -14,7 +14,7 @@ and from keys of `rounds.jsonl` that keep every digit.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
             yield file, _compact_json(value)
     for stream in ("rounds", "clients") if detailed else ("rounds",):
         if run.read(stream_file(stream)) is not None:
-            rows = [_shortened_row(row, LEFT_OUT[stream]) for row in run.rows(stream)]
+            rows = [shortened(row, EXACT, LEFT_OUT[stream]) for row in run.rows(stream)]
             yield stream_file(stream), b"".join(_compact_json(row) + b"\n" for row in rows)
     if detailed and (content := run.read(ARRAYS)) is not None:
         yield ARRAYS, content
@@ -110,15 +110,11 @@ def _compact_json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _shortened_row(row: Mapping[str, Any], left_out: set[str]) -> dict[str, Any]:
-    kept = {key: value for key, value in row.items() if key not in left_out}
-    return {key: value if key in EXACT else shortened(value) for key, value in kept.items()}
-
-
-def shortened(value: Any) -> Any:
+def shortened(value: Any, exact: Collection[str] = (), left_out: Collection[str] = ()) -> Any:
     """Round to `DIGITS` significant digits; whole numbers lose their fraction."""
     if isinstance(value, dict):
-        return {key: shortened(entry) for key, entry in value.items()}
+        kept = {key: entry for key, entry in value.items() if key not in left_out}
+        return {key: entry if key in exact else shortened(entry) for key, entry in kept.items()}
     if isinstance(value, list):
         return [shortened(entry) for entry in value]
     if isinstance(value, float):
