@@ -55,13 +55,13 @@ class Clients(Component):
 
         Some strangers are fine: they may still join.
         """
-        for name, slot in zip(names, self.roster.places(names), strict=True):
+        for name, slot in zip(names, self.roster.find(names), strict=True):
             if slot < 0:
                 digits = isinstance(name, str) and name.isdecimal()
                 other = int(name) if digits else str(name)
-                if self.roster.places([other]) != [-1]:
+                if self.roster.find([other])[0] >= 0:
                     raise ConfigurationError(f"{option} names {name!r}, the client is {other!r}")
-        if self.closed and names and max(self.roster.places(names)) < 0:
+        if self.closed and names and self.roster.find(names).max() < 0:
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
     def activate(
@@ -78,7 +78,8 @@ class Clients(Component):
         sizes, probabilities = round.sizes, round.probabilities
         if self.closed and sizes is None:
             reason = "is unknown, and its number of data points was not given: it cannot join"
-            faults = {int(i): reason for i in np.flatnonzero(old_sizes <= 0)} | faults
+            unknown = {i: reason for i, size in enumerate(old_sizes.tolist()) if size <= 0}
+            faults = unknown | faults
         if faults:
             return None, faults
         resized = sizes is not None or not self.closed

@@ -33,43 +33,37 @@ class Roster(Component):
         """The first slot never used."""
         return self.dense + len(self.ids) + len(self.free)
 
-    def places(self, clients: Sequence[ClientId]) -> list[int]:
+    def find(self, clients: Sequence[ClientId]) -> Integers:
         """The slot of each client; -1 if it is unknown."""
         dense, slot_of = self.dense, self._slot_of
-        return [
+        places = [
             client if isinstance(client, int) and 0 <= client < dense else slot_of.get(client, -1)
             for client in clients
         ]
-
-    def find(self, clients: Sequence[ClientId]) -> Integers:
-        """The same as an array."""
-        return np.array(self.places(clients), dtype=np.int64)
+        return np.array(places, dtype=np.int64)
 
     def preview(self, clients: Sequence[ClientId]) -> Integers:
         """As `find`, but newcomers have the slot that `enrol` would give them. Writes nothing."""
-        places = self.places(clients)
-        slots = np.array(places, dtype=np.int64)
-        if -1 not in places:
+        slots = self.find(clients)
+        newcomers = [index for index, slot in enumerate(slots.tolist()) if slot < 0]
+        if not newcomers:
             return slots
-        newcomers = sorted(np.flatnonzero(slots < 0).tolist(), key=lambda i: id_order(clients[i]))
-        ahead = self.free[::-1] + [
-            self.next_slot + extra for extra in range(len(newcomers) - len(self.free))
-        ]
+        newcomers.sort(key=lambda i: id_order(clients[i]))
+        ahead = [*self.free[::-1], *range(self.next_slot, self.next_slot + len(newcomers))]
         for index, slot in zip(newcomers, ahead, strict=False):
             slots[index] = slot
         return slots
 
     def enrol(self, clients: Sequence[ClientId]) -> None:
         """Give every newcomer the slot that `preview` named."""
-        known = self.find(clients)
-        planned = self.preview(clients)
-        for client, slot, before in zip(clients, planned.tolist(), known.tolist(), strict=True):
-            if before < 0:
-                if slot in self.free:
-                    self.free.remove(slot)
-                self.ids.append(client)
-                self.slots.append(slot)
-                self._slot_of[client] = slot
+        planned = self.preview(clients).tolist()
+        for index in np.flatnonzero(self.find(clients) < 0).tolist():
+            client, slot = clients[index], planned[index]
+            if slot in self.free:
+                self.free.remove(slot)
+            self.ids.append(client)
+            self.slots.append(slot)
+            self._slot_of[client] = slot
 
     def remove(self, clients: Iterable[ClientId]) -> None:
         """Forget looked-up ids; a dense id keeps its slot, which only it can ever use."""
