@@ -7,11 +7,17 @@ from copy import copy
 from dataclasses import MISSING, Field, field, fields
 from math import inf, isfinite
 from numbers import Integral, Real
+from operator import ge, gt, le, lt
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
 
-LIMITS = (("low", "at least"), ("above", "above"), ("high", "at most"), ("below", "below"))
+LIMITS = (
+    ("low", "at least", ge),
+    ("above", "above", gt),
+    ("high", "at most", le),
+    ("below", "below", lt),
+)
 
 
 def option(
@@ -102,13 +108,7 @@ def _wanted(
         number = inf
     if not isfinite(number):
         return " and ".join(filter(None, [_in_words(limits, choices), "finite"]))
-    low, above, high, below = (limits.get(name) for name, _ in LIMITS)
-    fits = (
-        (low is None or number >= low)
-        and (above is None or number > above)
-        and (high is None or number <= high)
-        and (below is None or number < below)
-    )
+    fits = all(holds(number, limits[name]) for name, _, holds in LIMITS if name in limits)
     return "" if fits else _in_words(limits, choices)
 
 
@@ -118,7 +118,7 @@ def describe_range(entry: Field[Any]) -> str:
 
 
 def _in_words(limits: Mapping[str, float], choices: Iterable[str] = ()) -> str:
-    within = [f"{word} {_number(limits[name])}" for name, word in LIMITS if name in limits]
+    within = [f"{word} {_number(limits[name])}" for name, word, _ in LIMITS if name in limits]
     return " | ".join([*choices, *([" and ".join(within)] if within else [])])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsteer import Rule
+from fedsteer.steering.state import State
 from tests.rules.enrolled import Enrolled, packed
 from tests.rules.test_bad_input import each_rule, good_round, in_the_middle
 
@@ -14,7 +14,7 @@ from tests.rules.test_bad_input import each_rule, good_round, in_the_middle
 def test_a_step_that_fails_midway_leaves_the_state_alone(
     entry: Enrolled, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Everything before the commit: here the norm bound, after the pass."""
+    """Everything before the commit: here the last call before it."""
     played = in_the_middle(entry, "refuse")
     good, before = good_round(played), packed(played.state)
 
@@ -22,7 +22,7 @@ def test_a_step_that_fails_midway_leaves_the_state_alone(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(Rule, "_bound", fails)
+        patch.setattr(State, "renew", fails)
         with pytest.raises(error):
             played.rule.step(played.state, good)
     assert packed(played.state) == before

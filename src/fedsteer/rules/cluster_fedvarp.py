@@ -28,7 +28,7 @@ from fedsteer.steering.clusters import ClusterMemory, k_means
 from fedsteer.steering.collection import Collected
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
+from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.rounds import Active
 
 
@@ -80,7 +80,9 @@ class ClusterFedVARP(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: ClusterMemory = memory.own
-        labels = self._labels(own, active)
+        labels = own.member_of[active.slots].astype(np.int64)
+        if given := self.options.clusters:  # also newcomers have one
+            labels = np.array([given.get(client, -1) for client in active.round.clients], np.int64)
         belongs = np.zeros((len(own.mass), len(active)))
         belongs[labels[labels >= 0], np.flatnonzero(labels >= 0)] = 1.0
         known = own.member_of[active.slots] >= 0
@@ -114,8 +116,7 @@ class ClusterFedVARP(Algorithm):
         own.renew(active, labels, result)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        own: ClusterMemory = memory.own
-        own.leave(slots, sizes)
+        memory.own.leave(slots, sizes)
 
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
@@ -128,8 +129,7 @@ class ClusterFedVARP(Algorithm):
         return own
 
     def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: ClusterMemory = memory.own
-        rows = own.rows
+        rows = memory.own.rows
         return kernels_for(updates).dtype_name(updates if rows is None else rows)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
@@ -138,12 +138,3 @@ class ClusterFedVARP(Algorithm):
             return own.estimates(slots)
         kernels, like = kernels_for(memory.like), memory.like
         return kernels.allocate((len(slots), memory.clients.dim), like, kernels.dtype_name(like))
-
-    def _labels(self, own: ClusterMemory, active: Active) -> Integers:
-        """Clusters of the active clients before this round; given ones also for newcomers."""
-        labels = own.member_of[active.slots].astype(np.int64)
-        if self.options.clusters is not None:
-            labels = np.array(
-                [self.options.clusters.get(c, -1) for c in active.round.clients], np.int64
-            )
-        return labels

@@ -27,7 +27,7 @@ from fedsteer.steering.checks import untracked
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, library_of
+from fedsteer.steering.kernels import Array, Flags, Floats, Integers, library_of
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.rounds import Active, NotFinite
 from fedsteer.steering.table import Table
@@ -67,17 +67,10 @@ class FedAWE(Algorithm):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
-        own: FedAWEMemory = memory.own
-        if own.initial is None:  # before the first step all start from the global model
-            return asked
         slots = memory.clients.roster.preview(asked.train)
-        members = memory.clients.sizes[slots] > 0
-        each = {
-            client: {"start": self._start(own, slot)}
-            for client, slot, member in zip(asked.train, slots, members, strict=True)
-            if member
-        }
-        return replace(asked, each=each)
+        starts = self._starts(memory.own, slots, memory.clients.sizes[slots] > 0)
+        known = zip(asked.train, starts, strict=True)
+        return replace(asked, each={c: {"start": w} for c, w in known if w is not None})
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedAWEMemory = memory.own
@@ -93,12 +86,8 @@ class FedAWE(Algorithm):
         weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
         rows = starts
         if len(active) and starts is None:
-            rows = active.kernels.stack(
-                [
-                    self._start(own, slot) if member and own.initial is not None else model
-                    for slot, member in zip(active.slots, members, strict=True)
-                ]
-            )
+            known = self._starts(own, active.slots, members)
+            rows = active.kernels.stack([model if start is None else start for start in known])
         # Delta = w - mean of starts + weights @ g
         result = active.one_pass(
             weights,
@@ -148,9 +137,10 @@ class FedAWE(Algorithm):
         return untracked(array)
 
     @staticmethod
-    def _start(own: FedAWEMemory, slot: int) -> Array:
-        """w_i of a member."""
-        if own.last[np.array([slot])][0] > 0:
+    def _starts(own: FedAWEMemory, slots: Integers, members: Flags) -> list[Array | None]:
+        """w_i of each member; None, the global model, for others and before the first step."""
+        starts = [own.initial if member else None for member in members]
+        for index in np.flatnonzero(members & (own.last[slots] > 0)):
             assert own.models.rows is not None
-            return own.models.rows[slot]
-        return own.initial
+            starts[index] = own.models.rows[slots[index]]
+        return starts

@@ -17,7 +17,6 @@ from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateErr
 from fedsteer.options import default_of, single
 from fedsteer.rules.algorithm import LARGEST, Action, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics
-from fedsteer.rules.options import Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.checks import (
     Faults,
@@ -29,8 +28,8 @@ from fedsteer.steering.checks import (
 )
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
-from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
-from fedsteer.steering.norm_bound import NormBound, NormSums
+from fedsteer.steering.kernels import Array, Floats, kernels_for
+from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
@@ -67,15 +66,14 @@ class Rule:
         self.name, self.options = algorithm.name, options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self.uses_probabilities = algorithm.uses_probabilities
-        self._made_with = _in_words(options, *STATE_OPTIONS, *algorithm.state_options)
+        self._values = {name: _plain(value) for name, value in vars(options).items()}
+        depends = (*STATE_OPTIONS, *algorithm.state_options)
+        self._made_with = ", ".join(f"{name}={self._values[name]!r}" for name in depends)
 
     def __repr__(self) -> str:
-        changed = []
-        for entry in fields(self.options):
-            value = _plain(getattr(self.options, entry.name))
-            if value != default_of(entry):
-                changed.append(f"{entry.name}={value!r}")
-        return f"Rule({', '.join([self.name, *changed])})"
+        defaults = {entry.name: default_of(entry) for entry in fields(self.options)}
+        changed = (f", {n}={value!r}" for n, value in self._values.items() if value != defaults[n])
+        return f"Rule({self.name}{''.join(changed)})"
 
     def init(self, dim: int, sizes: Sizes | None = None, like: Array | None = None) -> State:
         """The state before round 1.
@@ -127,8 +125,7 @@ class Rule:
         incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
         active = self._check(memory, incoming)
         active, outcome = self._compute(memory, active, incoming)
-        factor, sums = self._bound(memory, active, outcome)
-        return self._commit(state, memory, active, outcome, factor, sums, incoming.dropped)
+        return self._commit(state, memory, active, outcome, incoming.dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -218,79 +215,53 @@ class Rule:
         long = [i for i, square in enumerate(squares) if square > most**2]
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 
-    def _bound(
-        self, memory: Memory, active: Active, outcome: Outcome
-    ) -> tuple[float, NormSums | None]:
-        """How far the norm bound shortens the aggregate, and what it will remember."""
-        bound = memory.clients.bound
-        if bound is None:
-            return 1.0, None
-        norms = np.sqrt(outcome.result.squared_norms)
-        delta_norm = math.sqrt(outcome.result.delta_squared_norm)
-        factor, sums = bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
-        return factor if outcome.action == "move" else 1.0, sums
-
     def _commit(
         self,
         state: State,
         memory: Memory,
         active: Active,
         outcome: Outcome,
-        factor: float,
-        sums: NormSums | None,
         dropped: Mapping[ClientId, str],
     ) -> Step:
-        """Use up the old state and write; until here nothing was written."""
-        clients = memory.clients
-        delta = outcome.result.delta if factor == 1.0 else factor * outcome.result.delta
+        """Bound the aggregate, use up the old state and write; until then nothing is written."""
+        clients, result, bound = memory.clients, outcome.result, memory.clients.bound
+        delta, delta_norm, factor = result.delta, math.sqrt(result.delta_squared_norm), 1.0
+        if bound is not None:
+            norms = np.sqrt(result.squared_norms)
+            shorter, sums = bound.judge(
+                delta_norm, active.slots, norms, active.old_sizes, active.sizes
+            )
+            if outcome.action == "move" and shorter != 1.0:
+                factor, delta = shorter, shorter * delta
         new_state = state.renew()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        if clients.bound is not None and sums is not None:
-            clients.bound.keep(active.slots, np.sqrt(outcome.result.squared_norms), sums)
+        if bound is not None:
+            bound.keep(active.slots, norms, sums)
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
-        return Step(
-            delta=delta,
-            state=new_state,
-            diagnostics=self._diagnose(active, outcome, last_seen, factor, dropped),
-            action=outcome.action,
-        )
-
-    def _diagnose(
-        self,
-        active: Active,
-        outcome: Outcome,
-        last_seen: Integers,
-        factor: float,
-        dropped: Mapping[ClientId, str],
-    ) -> Diagnostics:
-        delta_norm = factor * math.sqrt(outcome.result.delta_squared_norm)
         weighted = self.uses_probabilities and outcome.phase == "train"
-        return Diagnostics(
+        diagnostics = Diagnostics(
             phase=outcome.phase,
             number=active.round.number,
             clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
-            delta_norm=0.0 if outcome.action == "hold" else delta_norm,
+            delta_norm=0.0 if outcome.action == "hold" else factor * delta_norm,
             bound_factor=factor,
             dropped=dropped,
             core_set=outcome.core_set,
-            squared_norms=outcome.result.squared_norms,
+            squared_norms=result.squared_norms,
             inverse_probabilities=active.inverse_probabilities,
             last_seen=last_seen,
             unbiased=active.weights if weighted else None,
             beliefs=outcome.beliefs,
         )
-
-
-def _in_words(options: Options, *names: str) -> str:
-    return ", ".join(f"{name}={_plain(getattr(options, name))!r}" for name in names)
+        return Step(delta=delta, state=new_state, diagnostics=diagnostics, action=outcome.action)
 
 
 def _plain(value: Any) -> Any:

@@ -70,7 +70,7 @@ class Scaffold(AveragingRule):
         if own.control is None or own.controls.rows is None:
             return asked
         slots = memory.clients.roster.find(asked.train)
-        known = [slot >= 0 and bool(own.known[np.array([slot])][0]) for slot in slots]
+        known = (slots >= 0) & (own.known[slots] > 0)
         each = {
             client: {"control": own.controls.rows[slot]}
             for client, slot, has in zip(asked.train, slots, known, strict=True)

@@ -120,8 +120,8 @@ def zero_rows(like: Array, dim: int) -> Array:
 
 def _vector(values: Any, name: str, count: int) -> Floats:
     try:
-        if not isinstance(values, (list, tuple, np.ndarray)):
-            values = kernels_for(values).floats(values)  # a tensor, perhaps on a GPU
+        if library_of(values) == "torch":
+            values = values.tolist()  # perhaps from a GPU
         vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise RoundRefused(f"{name} must be {count} numbers") from None

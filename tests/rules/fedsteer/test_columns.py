@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.ridge import pseudo_inverse, ridge_solver
-from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
+from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.rules.fedsteer.rule import FedSteerMemory
 from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.kernels import kernels_for
@@ -44,7 +45,7 @@ def renewed(
     active, _ = people.activate(round, {}, uses_probabilities=True, max_weight=None)
     assert active is not None
     everybody = np.arange(count)
-    result = space.columns.sweep(active, np.zeros(K), everybody, precise=False)
+    result = space.columns.sweep(active, everybody, np.zeros(K), precise=False)
     roles = ColumnRoles(
         core=list(refreshed),
         refreshed=list(refreshed),
@@ -52,7 +53,9 @@ def renewed(
         gram_of=everybody,
         reselecting=False,
     )
-    takeovers = [Takeover(column=c, position=i, client=name) for c, i, name in installed]
+    names = {position: name for _, position, name in installed}
+    called = replace(active.round, clients=[names.get(i, i) for i in range(count)])
+    active, takeovers = replace(active, round=called), [(c, i) for c, i, _ in installed]
     change = space.columns.renew(result, roles, takeovers, active, cache)
     if change is not None:
         space.coordinates.change_basis(change)

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.ridge import generalised_inverse
-from fedsteer.rules.fedsteer.roles import ColumnRoles, Takeover
+from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, kernels_for
@@ -59,7 +59,7 @@ class Columns(Component):
         self._set_gram(self.gram)
 
     def sweep(
-        self, active: Active, coefficients: Floats, gram_of: Integers, *, precise: bool
+        self, active: Active, gram_of: Integers, coefficients: Floats, *, precise: bool
     ) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
         result = active.one_pass(
@@ -114,7 +114,7 @@ class Columns(Component):
         self,
         result: Pass,
         roles: ColumnRoles,
-        takeovers: Sequence[Takeover],
+        takeovers: Pairs,
         active: Active,
         cache: str | None,
     ) -> Floats | None:
@@ -123,23 +123,23 @@ class Columns(Component):
         Refreshed columns take their owner's new update, then the takeovers happen. Returns the
         map M for all coordinates if a column went from one client to another, else None.
         """
-        changed = dict(roles.refreshed) | {t.column: t.position for t in takeovers}
+        changed = dict(roles.refreshed) | dict(takeovers)
         if not changed:
             return None
         place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
         _exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
         before, both = gram.copy(), gram.copy()
-        swaps = [(t.column, place[t.position]) for t in takeovers]
+        swaps = [(column, place[position]) for column, position in takeovers]
         for column, update in swaps:
             both[column] = across[:, update]
         _exchange(gram, across, result.gram, swaps)
         change = None
         # Filling a vacant column moves no coordinates.
-        if any(self.owners[t.column] is not None for t in takeovers):
+        if any(self.owners[column] is not None for column, _ in takeovers):
             change = self._map(before, both, gram)
-        for takeover in takeovers:
-            self.owners[takeover.column] = takeover.client
+        for column, position in takeovers:
+            self.owners[column] = active.round.clients[position]
         self._store(changed, active.round.updates, gram, cache, active.kernels)
         return change
 
@@ -181,7 +181,6 @@ class Columns(Component):
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
-
         old, new = self._geometry(before).stored, self._geometry(after).stored
         inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
         return generalised_inverse(inner) @ across

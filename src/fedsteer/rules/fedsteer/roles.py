@@ -26,15 +26,6 @@ class ColumnRoles:
     reselecting: bool  # whether this round looks for better columns
 
 
-@dataclass(frozen=True, kw_only=True)
-class Takeover:
-    """A client whose update becomes a column that was vacant or another client's."""
-
-    column: int
-    position: int
-    client: ClientId
-
-
 def column_roles(
     owners: Sequence[ClientId | None], active: Active, *, reselecting: bool
 ) -> ColumnRoles:
@@ -57,12 +48,9 @@ def column_roles(
 
 
 def fill_vacant(
-    roles: ColumnRoles, owners: Sequence[ClientId | None], active: Active, squared_norms: Floats
-) -> list[Takeover]:
-    """First seen, first in, until all k columns are there."""
+    roles: ColumnRoles, owners: Sequence[ClientId | None], squared_norms: Floats
+) -> list[tuple[int, int]]:
+    """First seen, first in, until all k columns are there: (column, position) of each takeover."""
     vacant = [column for column, owner in enumerate(owners) if owner is None]
     usable = [i for i in roles.candidates if squared_norms[i] > 0]
-    return [
-        Takeover(column=column, position=i, client=active.round.clients[i])
-        for column, i in zip(vacant, usable, strict=False)
-    ]
+    return list(zip(vacant, usable, strict=False))

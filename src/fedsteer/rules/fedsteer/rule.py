@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -51,15 +52,6 @@ class FedSteerMemory(Component):
     columns: Columns
     coordinates: Coordinates
     sketches: Table | None = None  # (N, width), for reselect_every
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computed:
-    """What one round hands from `compute` to `commit`."""
-
-    roles: ColumnRoles
-    old: Floats  # (m, k) coordinates before this round
-    new: Floats  # (m, k) and after it
 
 
 @final
@@ -100,16 +92,20 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        roles = self._roles(own, memory.clients.rounds, active)
-        old = own.coordinates.read(active.slots)
-        if self.options.refresh == "after":
-            used = old
-            result = self._aggregate(own, active, roles, old=old, used=old)
-            new = self._coordinates(own, result, roles)
-        else:
-            glance = self._pass(own, active, roles, np.zeros_like(own.coordinates.total))
-            new = used = self._coordinates(own, glance, roles)
-            result = self._aggregate(own, active, roles, old=old, used=new)
+        every = self.options.reselect_every
+        reselecting = every is not None and (memory.clients.rounds + 1) % every == 0
+        roles = column_roles(own.columns.owners, active, reselecting=reselecting)
+        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+        sweep = partial(own.columns.sweep, active, roles.gram_of, precise=self.options.ridge < 1e-3)
+        used = old = own.coordinates.read(active.slots)
+        total = own.coordinates.total
+        before = self.options.refresh == "before"
+        if before:
+            used = self._coordinates(own, sweep(np.zeros_like(total)), roles)
+        if before or active.resized:
+            total = own.coordinates.total_with(active, old=old, new=used)
+        result = sweep(total / max(active.total, 1e-300) - active.weights @ used)
+        new = used if before else self._coordinates(own, result, roles)
         return Outcome(
             result=result,
             weights=active.weights,
@@ -117,17 +113,17 @@ class FedSteer(Algorithm):
             beliefs=SteeredBeliefs(
                 own.columns.geometry, products=result.products, old=used, new=new
             ),
-            scratch=Computed(roles=roles, old=old, new=new),
+            scratch=(roles, old, new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedSteerMemory = memory.own
-        computed = outcome.scratch
-        roles, columns, options = computed.roles, own.columns, self.options
-        own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
+        roles, old, new = outcome.scratch
+        columns, options = own.columns, self.options
+        own.coordinates.replace(active, old=old, new=new, clients=memory.clients)
         takeovers = []
         if roles.candidates:
-            takeovers = fill_vacant(roles, columns.owners, active, outcome.result.squared_norms)
+            takeovers = fill_vacant(roles, columns.owners, outcome.result.squared_norms)
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
                 active.round.updates, options.width, options.seed
@@ -184,28 +180,6 @@ class FedSteer(Algorithm):
             columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
         )
-
-    def _roles(self, own: FedSteerMemory, rounds: int, active: Active) -> ColumnRoles:
-        every = self.options.reselect_every
-        reselecting = every is not None and (rounds + 1) % every == 0
-        return column_roles(own.columns.owners, active, reselecting=reselecting)
-
-    def _aggregate(
-        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, *, old: Floats, used: Floats
-    ) -> Pass:
-        """Steps 1 and 2, with `used` as the coordinates of the active clients."""
-        total = own.coordinates.total
-        if active.resized or self.options.refresh == "before":
-            total = own.coordinates.total_with(active, old=old, new=used)
-        n = max(active.total, 1e-300)
-        return self._pass(own, active, roles, total / n - active.weights @ used)
-
-    def _pass(
-        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, coefficients: Floats
-    ) -> Pass:
-        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-        precise = self.options.ridge < 1e-3
-        return own.columns.sweep(active, coefficients, roles.gram_of, precise=precise)
 
     def _coordinates(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
         """Step 3: (m, k) what is stored for the active clients from now on."""

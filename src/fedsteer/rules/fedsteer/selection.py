@@ -10,7 +10,6 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.roles import Takeover
 from fedsteer.rules.fedsteer.search import Snapshot, search
 from fedsteer.steering.ids import ClientId, id_order, plain_id
 from fedsteer.steering.kernels import Floats, Integers
@@ -98,8 +97,8 @@ def reselect(
     active: Active,
     sketches: Table,
     owners: Sequence[ClientId | None],
-) -> list[Takeover]:
-    """Swaps that the sketches of past updates recommend.
+) -> list[tuple[int, int]]:
+    """Swaps that the sketches of past updates recommend: (column, position of the new owner).
 
     Only clients of this round can come in: the server has no update of anybody else.
     """
@@ -120,12 +119,11 @@ def reselect(
     in_hand = np.searchsorted(slots, active.slots[active.fresh])
     found = search(snapshot, start, options.ridge, options.swaps, in_hand)
     position = {int(slot): i for i, slot in enumerate(active.slots)}
-    swaps = [
+    return [
         (column, position[int(slots[new])])
         for column, old, new in zip(occupied, start, found, strict=True)
         if old != new
     ]
-    return [Takeover(column=c, position=i, client=active.round.clients[i]) for c, i in swaps]
 
 
 def _holder_slots(clients: Clients, active: Active, owners: list[ClientId]) -> Integers:

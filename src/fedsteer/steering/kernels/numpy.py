@@ -152,10 +152,6 @@ def grow(array: NDArray[Any], length: int) -> NDArray[Any]:
     return grown
 
 
-def floats(values: NDArray[Any]) -> Floats:
-    return np.asarray(values, dtype=np.float64)
-
-
 def largest(updates: Rows, position: int) -> float:
     return float(np.abs(updates[position]).max())
 

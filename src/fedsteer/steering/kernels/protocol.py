@@ -56,9 +56,6 @@ class Kernels(Protocol):
     def grow(self, array: Array, length: int) -> Array:
         """The same rows, with zero rows appended up to `length`."""
 
-    def floats(self, values: Array) -> Floats:
-        """A few numbers on the host, as float64."""
-
     def largest(self, updates: Array, position: int) -> float:
         """The largest absolute value in one of the updates."""
 

@@ -220,10 +220,6 @@ def grow(array: Tensor, length: int) -> Tensor:
     return grown
 
 
-def floats(values: Tensor) -> Floats:
-    return _host(values)
-
-
 def largest(updates: Rows, position: int) -> float:
     return float(torch.linalg.vector_norm(updates[position], torch.inf))
 
