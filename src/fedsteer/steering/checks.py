@@ -120,8 +120,8 @@ def zero_rows(like: Array, dim: int) -> Array:
 
 def _vector(values: Any, name: str, count: int) -> Floats:
     try:
-        if library_of(values) == "torch":
-            values = values.tolist()  # perhaps from a GPU
+        if not isinstance(values, np.ndarray) and hasattr(values, "tolist"):
+            values = values.tolist()  # of a tensor, perhaps on a GPU
         vector = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise RoundRefused(f"{name} must be {count} numbers") from None

@@ -7,8 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.beliefs import Beliefs, Estimates
-from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
+from fedsteer.rules.fedsteer.ridge import ridge_solver
 from fedsteer.steering.kernels import Floats
 
 
@@ -43,39 +42,3 @@ class Geometry:
         if key not in self._solvers:
             self._solvers[key] = ridge_solver(self.scaled, ridge, method, self.scale)
         return self._solvers[key]
-
-
-class SteeredBeliefs(Beliefs):
-    """What the coordinates said of this round's updates; worked out if somebody looks.
-
-    geometry    of the columns
-    products    (k, m) of raw columns and updates
-    old, new    (m, k) coordinates before and after the round, as stored
-    """
-
-    def __init__(self, geometry: Geometry, *, products: Floats, old: Floats, new: Floats) -> None:
-        self.geometry, self.products, self.old, self.new = geometry, products, old, new
-
-    @cached_property
-    def before(self) -> Estimates:
-        return self._estimates(self.old)
-
-    @cached_property
-    def after(self) -> Estimates:
-        return self._estimates(self.new)
-
-    @cached_property
-    def condition(self) -> float:
-        present = np.flatnonzero(self.geometry.present)
-        return condition(self.geometry.scaled[np.ix_(present, present)])
-
-    @cached_property
-    def columns(self) -> int:
-        return int(self.geometry.present.sum())
-
-    def _estimates(self, stored: Floats) -> Estimates:
-        coordinates = stored * self.geometry.stored
-        return Estimates(
-            products=np.vecdot(coordinates, self.products.T),
-            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
-        )

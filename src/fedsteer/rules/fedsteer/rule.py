@@ -21,16 +21,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
+from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.options import FedSteerOptions
+from fedsteer.rules.fedsteer.ridge import condition
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
 from fedsteer.rules.options import Options
@@ -52,6 +54,42 @@ class FedSteerMemory(Component):
     columns: Columns
     coordinates: Coordinates
     sketches: Table | None = None  # (N, width), for reselect_every
+
+
+class SteeredBeliefs(Beliefs):
+    """What the coordinates said of this round's updates; worked out if somebody looks.
+
+    geometry    of the columns
+    products    (k, m) of raw columns and updates
+    old, new    (m, k) coordinates before and after the round, as stored
+    """
+
+    def __init__(self, geometry: Geometry, *, products: Floats, old: Floats, new: Floats) -> None:
+        self.geometry, self.products, self.old, self.new = geometry, products, old, new
+
+    @cached_property
+    def before(self) -> Estimates:
+        return self._estimates(self.old)
+
+    @cached_property
+    def after(self) -> Estimates:
+        return self._estimates(self.new)
+
+    @cached_property
+    def condition(self) -> float:
+        present = np.flatnonzero(self.geometry.present)
+        return condition(self.geometry.scaled[np.ix_(present, present)])
+
+    @cached_property
+    def columns(self) -> int:
+        return int(self.geometry.present.sum())
+
+    def _estimates(self, stored: Floats) -> Estimates:
+        coordinates = stored * self.geometry.stored
+        return Estimates(
+            products=np.vecdot(coordinates, self.products.T),
+            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
+        )
 
 
 @final
