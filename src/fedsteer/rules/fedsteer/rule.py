@@ -57,15 +57,16 @@ class FedSteerMemory(Component):
 
 
 class SteeredBeliefs(Beliefs):
-    """What the coordinates said of this round's updates; worked out if somebody looks.
+    """What the coordinates said of this round's updates; worked out if somebody looks."""
 
-    geometry    of the columns
-    products    (k, m) of raw columns and updates
-    old, new    (m, k) coordinates before and after the round, as stored
-    """
+    geometry: Geometry
+    products: Floats  # (k, m) of raw columns and updates
+    old: Floats  # (m, k) coordinates before the round, as stored
+    new: Floats  # (m, k) and after it
 
     def __init__(self, geometry: Geometry, *, products: Floats, old: Floats, new: Floats) -> None:
-        self.geometry, self.products, self.old, self.new = geometry, products, old, new
+        # Plain assignment takes several times as long: the base class is frozen.
+        vars(self).update(geometry=geometry, products=products, old=old, new=new)
 
     @cached_property
     def before(self) -> Estimates:
