@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,18 +22,37 @@ class Estimates(NamedTuple):
         return found
 
 
-@dataclass(frozen=True)
-class Beliefs:
+class Beliefs(Protocol):
     """What a rule believed of the active clients, and how good its basis was.
 
-    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property
-    of a subclass.
+    Diagnostics keep it, so it must hold nothing of size d. What is expensive is a cached property.
     """
 
-    before: Estimates | None = None  # when the updates came in
-    after: Estimates | None = None  # with coordinates recomputed from the updates
-    condition: float = float("nan")  # of the basis' Gram matrix
-    columns: int = 0  # of the basis in use
+    @property
+    def before(self) -> Estimates | None:
+        """The estimates when the updates came in."""
+
+    @property
+    def after(self) -> Estimates | None:
+        """The estimates with coordinates recomputed from the updates."""
+
+    @property
+    def condition(self) -> float:
+        """Condition number of the basis' Gram matrix."""
+
+    @property
+    def columns(self) -> int:
+        """Columns of the basis in use."""
 
 
-NO_BELIEFS = Beliefs()
+@dataclass(frozen=True)
+class PlainBeliefs:
+    """Beliefs that cost nothing to compute."""
+
+    before: Estimates | None = None
+    after: Estimates | None = None
+    condition: float = float("nan")
+    columns: int = 0
+
+
+NO_BELIEFS = PlainBeliefs()

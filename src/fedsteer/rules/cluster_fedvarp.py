@@ -21,7 +21,7 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
@@ -100,7 +100,7 @@ class ClusterFedVARP(Algorithm):
         return Outcome(
             result=result,
             weights=active.weights,
-            beliefs=Beliefs(
+            beliefs=PlainBeliefs(
                 before=Estimates(np.sum(belongs * result.products, axis=0), squares @ belongs),
                 columns=int((squares > 0).sum()),
             ),

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.beliefs import Estimates, PlainBeliefs
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
@@ -42,7 +42,7 @@ class StaleUpdateRule(Algorithm):
         return Outcome(
             result=recalled.result,
             weights=weights,
-            beliefs=Beliefs(before=estimates),
+            beliefs=PlainBeliefs(before=estimates),
             scratch=recalled,
         )
 

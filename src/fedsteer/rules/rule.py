@@ -29,7 +29,7 @@ from fedsteer.steering.checks import (
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.norm_bound import NormBound, NormSums
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
@@ -49,6 +49,16 @@ class Step:
     state: State
     diagnostics: Diagnostics
     action: Action = "move"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """What the norm bound made of a round."""
+
+    factor: float  # of the aggregate; 1: the bound does not act
+    delta_norm: float  # |Delta| after it
+    norms: Floats  # (m,) |g_i|
+    sums: NormSums | None = None  # None: there is no bound
 
 
 @final
@@ -125,7 +135,8 @@ class Rule:
         incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
         active = self._check(memory, incoming)
         active, outcome = self._compute(memory, active, incoming)
-        return self._commit(state, memory, active, outcome, incoming.dropped)
+        bounded = self._bound(memory, active, outcome)
+        return self._commit(state, memory, active, outcome, bounded, incoming.dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -215,30 +226,36 @@ class Rule:
         long = [i for i, square in enumerate(squares) if square > most**2]
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 
+    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
+        """How far the norm bound shortens the aggregate, and what it will remember."""
+        bound, result = memory.clients.bound, outcome.result
+        delta_norm, norms = math.sqrt(result.delta_squared_norm), np.sqrt(result.squared_norms)
+        if bound is None:
+            return Bounded(factor=1.0, delta_norm=delta_norm, norms=norms)
+        factor, sums = bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
+        if outcome.action != "move":
+            factor = 1.0
+        return Bounded(factor=factor, delta_norm=factor * delta_norm, norms=norms, sums=sums)
+
     def _commit(
         self,
         state: State,
         memory: Memory,
         active: Active,
         outcome: Outcome,
+        bounded: Bounded,
         dropped: Mapping[ClientId, str],
     ) -> Step:
-        """Bound the aggregate, use up the old state and write; until then nothing is written."""
-        clients, result, bound = memory.clients, outcome.result, memory.clients.bound
-        delta, delta_norm, factor = result.delta, math.sqrt(result.delta_squared_norm), 1.0
-        if bound is not None:
-            norms = np.sqrt(result.squared_norms)
-            shorter, sums = bound.judge(
-                delta_norm, active.slots, norms, active.old_sizes, active.sizes
-            )
-            if outcome.action == "move" and shorter != 1.0:
-                factor, delta = shorter, shorter * delta
+        """Use up the old state and write; until here nothing was written."""
+        clients, delta = memory.clients, outcome.result.delta
+        if bounded.factor != 1.0:
+            delta = bounded.factor * delta
         new_state = state.renew()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        if bound is not None:
-            bound.keep(active.slots, norms, sums)
+        if clients.bound is not None and bounded.sums is not None:
+            clients.bound.keep(active.slots, bounded.norms, bounded.sums)
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
@@ -251,11 +268,11 @@ class Rule:
             clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
-            delta_norm=0.0 if outcome.action == "hold" else factor * delta_norm,
-            bound_factor=factor,
+            delta_norm=0.0 if outcome.action == "hold" else bounded.delta_norm,
+            bound_factor=bounded.factor,
             dropped=dropped,
             core_set=outcome.core_set,
-            squared_norms=result.squared_norms,
+            squared_norms=outcome.result.squared_norms,
             inverse_probabilities=active.inverse_probabilities,
             last_seen=last_seen,
             unbiased=active.weights if weighted else None,

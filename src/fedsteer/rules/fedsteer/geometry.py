@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.ridge import ridge_solver
+from fedsteer.rules.beliefs import Estimates
+from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
 from fedsteer.steering.kernels import Floats
 
 
@@ -42,3 +44,41 @@ class Geometry:
         if key not in self._solvers:
             self._solvers[key] = ridge_solver(self.scaled, ridge, method, self.scale)
         return self._solvers[key]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeredBeliefs:
+    """What the coordinates said of this round's updates; worked out if somebody looks."""
+
+    geometry: Geometry
+    products: Floats  # (k, m) of raw columns and updates
+    old: Floats  # (m, k) coordinates before the round, as stored
+    new: Floats  # (m, k) and after it
+
+    @cached_property
+    def before(self) -> Estimates:
+        """The estimates when the updates came in."""
+        return self._estimates(self.old)
+
+    @cached_property
+    def after(self) -> Estimates:
+        """The estimates with coordinates recomputed from the updates."""
+        return self._estimates(self.new)
+
+    @cached_property
+    def condition(self) -> float:
+        """Condition number of K without vacant columns."""
+        present = np.flatnonzero(self.geometry.present)
+        return condition(self.geometry.scaled[np.ix_(present, present)])
+
+    @property
+    def columns(self) -> int:
+        """Columns in use."""
+        return int(self.geometry.present.sum())
+
+    def _estimates(self, stored: Floats) -> Estimates:
+        coordinates = stored * self.geometry.stored
+        return Estimates(
+            products=np.vecdot(coordinates, self.products.T),
+            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
+        )

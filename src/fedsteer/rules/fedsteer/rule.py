@@ -21,18 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
-from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.geometry import Geometry
+from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.ridge import condition
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
 from fedsteer.rules.options import Options
@@ -56,41 +53,13 @@ class FedSteerMemory(Component):
     sketches: Table | None = None  # (N, width), for reselect_every
 
 
-class SteeredBeliefs(Beliefs):
-    """What the coordinates said of this round's updates; worked out if somebody looks."""
+@dataclass(frozen=True, kw_only=True)
+class Computed:
+    """What one round hands from `compute` to `commit`."""
 
-    geometry: Geometry
-    products: Floats  # (k, m) of raw columns and updates
-    old: Floats  # (m, k) coordinates before the round, as stored
+    roles: ColumnRoles
+    old: Floats  # (m, k) coordinates before this round
     new: Floats  # (m, k) and after it
-
-    def __init__(self, geometry: Geometry, *, products: Floats, old: Floats, new: Floats) -> None:
-        # Plain assignment takes several times as long: the base class is frozen.
-        vars(self).update(geometry=geometry, products=products, old=old, new=new)
-
-    @cached_property
-    def before(self) -> Estimates:
-        return self._estimates(self.old)
-
-    @cached_property
-    def after(self) -> Estimates:
-        return self._estimates(self.new)
-
-    @cached_property
-    def condition(self) -> float:
-        present = np.flatnonzero(self.geometry.present)
-        return condition(self.geometry.scaled[np.ix_(present, present)])
-
-    @cached_property
-    def columns(self) -> int:
-        return int(self.geometry.present.sum())
-
-    def _estimates(self, stored: Floats) -> Estimates:
-        coordinates = stored * self.geometry.stored
-        return Estimates(
-            products=np.vecdot(coordinates, self.products.T),
-            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
-        )
 
 
 @final
@@ -131,35 +100,30 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        every = self.options.reselect_every
-        reselecting = every is not None and (memory.clients.rounds + 1) % every == 0
-        roles = column_roles(own.columns.owners, active, reselecting=reselecting)
-        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-        sweep = partial(own.columns.sweep, active, roles.gram_of, precise=self.options.ridge < 1e-3)
-        used = old = own.coordinates.read(active.slots)
-        total = own.coordinates.total
-        before = self.options.refresh == "before"
-        if before:
-            used = self._coordinates(own, sweep(np.zeros_like(total)), roles)
-        if before or active.resized:
-            total = own.coordinates.total_with(active, old=old, new=used)
-        result = sweep(total / max(active.total, 1e-300) - active.weights @ used)
-        new = used if before else self._coordinates(own, result, roles)
+        roles = self._roles(own, active, memory.clients.rounds)
+        old = used = own.coordinates.read(active.slots)
+        if self.options.refresh == "after":
+            result = self._aggregate(own, active, roles, old=old, used=old)  # steps 1 and 2
+            new = self._solve(own, result, roles)  # step 3
+        else:
+            glance = self._sweep(own, active, roles, np.zeros_like(own.coordinates.total))
+            new = used = self._solve(own, glance, roles)
+            result = self._aggregate(own, active, roles, old=old, used=new)
         return Outcome(
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in own.columns.owners if owner is not None),
             beliefs=SteeredBeliefs(
-                own.columns.geometry, products=result.products, old=used, new=new
+                geometry=own.columns.geometry, products=result.products, old=used, new=new
             ),
-            scratch=(roles, old, new),
+            scratch=Computed(roles=roles, old=old, new=new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedSteerMemory = memory.own
-        roles, old, new = outcome.scratch
-        columns, options = own.columns, self.options
-        own.coordinates.replace(active, old=old, new=new, clients=memory.clients)
+        computed: Computed = outcome.scratch
+        roles, columns, options = computed.roles, own.columns, self.options
+        own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
         takeovers = []
         if roles.candidates:
             takeovers = fill_vacant(roles, columns.owners, outcome.result.squared_norms)
@@ -220,7 +184,29 @@ class FedSteer(Algorithm):
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
         )
 
-    def _coordinates(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
+    def _roles(self, own: FedSteerMemory, active: Active, rounds: int) -> ColumnRoles:
+        every = self.options.reselect_every
+        reselecting = every is not None and (rounds + 1) % every == 0
+        return column_roles(own.columns.owners, active, reselecting=reselecting)
+
+    def _aggregate(
+        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, *, old: Floats, used: Floats
+    ) -> Pass:
+        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i, where the active clients' s_i are `used`."""
+        total = own.coordinates.total
+        if active.resized or self.options.refresh == "before":
+            total = own.coordinates.total_with(active, old=old, new=used)
+        c = total / max(active.total, 1e-300) - active.weights @ used
+        return self._sweep(own, active, roles, c)
+
+    def _sweep(
+        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, coefficients: Floats
+    ) -> Pass:
+        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+        precise = self.options.ridge < 1e-3
+        return own.columns.sweep(active, roles.gram_of, coefficients, precise=precise)
+
+    def _solve(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
         """Step 3: (m, k) what is stored for the active clients from now on."""
         options = self.options
         if options.coordinates == "ridge":
