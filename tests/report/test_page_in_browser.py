@@ -65,6 +65,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 Show = Callable[..., Any]
 
 
+def load(driver: Any, address: str) -> None:
+    """Go there, and be there: on a busy machine `get` may return while the old page still is."""
+    driver.get(address)
+    there = "return location.href === arguments[0] && document.readyState === 'complete'"
+    waiting(driver).until(lambda _: driver.execute_script(there, address))
+
+
+def waiting(driver: Any) -> Any:
+    return importlib.import_module("selenium.webdriver.support.wait").WebDriverWait(driver, 30)
+
+
 @pytest.fixture
 def show(driver: Any, page: Path) -> Show:
     """Open the page at a width, in light or dark, with every plot scrolled past once."""
@@ -77,7 +88,8 @@ def show(driver: Any, page: Path) -> Show:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-        driver.get(file.as_uri())
+        load(driver, "about:blank")
+        load(driver, file.as_uri())
         if scroll:
             driver.execute_async_script(SCROLL_PAST_EVERYTHING)
         return driver
@@ -368,8 +380,8 @@ def test_a_link_leads_to_an_experiment(show: Show, several: Path) -> None:
     assert "#" not in driver.current_url
     enter(driver, "second")
     link = driver.current_url
-    driver.get("about:blank")
-    driver.get(link)
+    load(driver, "about:blank")
+    load(driver, link)
     driver.execute_async_script(SETTLE)
     pressed = driver.find_elements("css selector", EXPERIMENTS + "[aria-pressed=true]")
     assert [one.text for one in pressed] == ["second"]
@@ -402,7 +414,7 @@ def test_many_experiments_are_in_a_list(show: Show, tmp_path: Path) -> None:
     driver.execute_async_script(SETTLE)
     driver.execute_script("document.querySelector('#accuracy').scrollIntoView()")
     x = "return document.querySelector('#accuracy .plot').data.at(-1).x.at(-1)"
-    wait = importlib.import_module("selenium.webdriver.support.wait").WebDriverWait(driver, 30)
+    wait = waiting(driver)
     wait.until(lambda driver: driver.execute_script(x) == 11)
 
 
