@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedsteer.data import CATALOGUE, Dataset, check, digits, load, made
-from fedsteer.data.files import LARGEST_CONTENT, read
+from fedsteer.data.files import LARGEST_CONTENT, File
 from fedsteer.data.loading import searched_folders
 from fedsteer.errors import ConfigurationError, DataError
 
-from .made_files import contents_for, idx_bytes, packed, write
+from .made_files import contents_for, packed, write
 
 FILED = [name for name in CATALOGUE if CATALOGUE[name].files]
 
@@ -183,30 +183,15 @@ def test_other_images_under_the_same_names_do_not_hide_the_right_ones(
     assert check("mnist").folder == tmp_path / "cache" / "fedsteer" / "mnist"
 
 
-def test_unequal_counts_are_refused(tmp_path: Path) -> None:
-    contents = contents_for("mnist")
-    contents["train-labels-idx1-ubyte"] = idx_bytes(np.zeros(59, np.uint8))
-    write(tmp_path, "mnist", "", contents)
-    with pytest.raises(DataError, match="train-labels-idx1-ubyte: 59 labels for the 60 images"):
-        load("mnist", folder=tmp_path)
-
-
-def test_overlapping_selection_is_refused(tmp_path: Path) -> None:
-    contents = contents_for("emnist-bymerge")
-    contents["balanced-subset-test-index.txt"] = b"7\n"
-    write(tmp_path, "emnist-bymerge", ".gz", contents)
-    with pytest.raises(DataError, match="shares images"):
-        load("emnist-bymerge", folder=tmp_path)
-
-
 def test_unreadable_and_bloated_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = File("bomb", "sha256:0")
     with pytest.raises(DataError, match="cannot be read"):
-        read(tmp_path)
+        file.read(tmp_path)
     monkeypatch.setattr("fedsteer.data.files.LARGEST_CONTENT", 1000)
     path = tmp_path / "bomb.gz"
     path.write_bytes(packed(bytes(1001), ".gz"))
     with pytest.raises(DataError, match="unpacks to more than 1000"):
-        read(path)
+        file.read(path)
     assert LARGEST_CONTENT > 184_380_000
 
 

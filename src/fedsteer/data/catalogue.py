@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import MadeOptions, digits, made
-from fedsteer.data.files import Content, File
+from fedsteer.data.files import File
 from fedsteer.data.formats import Parts, cifar_parts, emnist_selection, idx_parts
 from fedsteer.errors import unknown
 
@@ -36,7 +36,7 @@ class Source:
     make: Callable[..., Dataset] | None = None
     options: type[Any] | None = None  # of `make`: a dataclass
     files: tuple[File, ...] = ()
-    reader: Callable[[list[Content], int], Parts] | None = None  # (contents, classes)
+    reader: Callable[[Sequence[bytes]], Parts] | None = None  # of their contents
     subfolders: Sequence[str] = ()  # where else under a data folder the files may be
     system_folder: str | None = None  # where a package of the operating system puts them
     downloads: tuple[Download, ...] = ()

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fedsteer.data.catalogue import Source, source_of
-from fedsteer.data.files import read, verify
 from fedsteer.data.loading import cache_folder, check
 from fedsteer.errors import ConfigurationError, DataError, extra
 
@@ -66,7 +65,7 @@ def _remove_damaged(source: Source, target: Path) -> None:
     for file in source.files:
         for path in file.found_in(target):
             try:
-                verify(file, read(path))
+                file.read(path)
             except DataError:
                 path.unlink()
 

@@ -7,7 +7,6 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from fedsteer.errors import DataError
 
 # No file of the catalogue unpacks to more than 184 MB. A file beyond this limit is not one of them
-# and would fill the memory before any reader could refuse it.
+# and would fill the memory before its checksum could refuse it.
 LARGEST_CONTENT = 1 << 30
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
@@ -35,45 +34,32 @@ class File:
         paths = (folder / (self.name + packing) for packing in self.packings)
         return [path for path in paths if path.is_file()]
 
+    def read(self, path: Path) -> bytes:
+        """The content of this file at `path`, unpacked; refused unless it is the published one.
 
-@dataclass(frozen=True)
-class Content:
-    """A file's bytes after unpacking. `sha256` is theirs, not that of the packed file."""
+        MNIST and Fashion-MNIST have the same file names, shapes and number of classes.
+        """
+        try:
+            with OPENERS.get(path.suffix, open)(path, "rb") as stream:
+                content: bytes = stream.read(LARGEST_CONTENT + 1)
+            hashed = path.read_bytes() if self.of_packed else content
+        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: damaged {path.suffix[1:]} file ({error})") from error
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+        if len(content) > LARGEST_CONTENT:
+            raise DataError(f"{path}: unpacks to more than {LARGEST_CONTENT} bytes")
+        algorithm, _, published = self.checksum.partition(":")
+        found = hashlib.new(algorithm, hashed).hexdigest()
+        if found != published:
+            raise DataError(
+                f"{path}: not the published file but {len(content):,} bytes with "
+                f"{algorithm} {found} instead of {published}"
+            )
+        return content
 
-    path: Path
-    data: bytes
-    sha256: str
-
-
-def read_all(paths: list[Path]) -> list[Content]:
-    """Read and unpack several files at once: unpacking xz is slow and releases Python's lock."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(read, paths))
-
-
-def read(path: Path) -> Content:
-    """The content of a file, unpacked if its name ends in .gz or .xz."""
-    try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as stream:
-            data = stream.read(LARGEST_CONTENT + 1)
-    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: damaged {path.suffix[1:]} file ({error})") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if len(data) > LARGEST_CONTENT:
-        raise DataError(f"{path}: unpacks to more than {LARGEST_CONTENT} bytes")
-    return Content(path=path, data=data, sha256=hashlib.sha256(data).hexdigest())
-
-
-def verify(file: File, content: Content) -> None:
-    """Refuse a file that can be read but is not the published one.
-
-    MNIST and Fashion-MNIST have the same file names, shapes and number of classes.
-    """
-    algorithm, _, published = file.checksum.partition(":")
-    data = content.path.read_bytes() if file.of_packed else content.data
-    found = hashlib.new(algorithm, data).hexdigest()
-    if found != published:
-        raise DataError(
-            f"{content.path}: not the published file ({algorithm} {found} instead of {published})"
-        )
+    def sha256(self, content: bytes) -> str:
+        """Of the content; `read` has computed it already if it is the published checksum."""
+        algorithm, _, published = self.checksum.partition(":")
+        known = algorithm == "sha256" and not self.of_packed
+        return published if known else hashlib.sha256(content).hexdigest()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
-from fedsteer.data.files import read_all, verify
+from fedsteer.data.files import File
 from fedsteer.errors import ConfigurationError, DataError, unknown
 
 
@@ -18,7 +19,6 @@ from fedsteer.errors import ConfigurationError, DataError, unknown
 class CheckReport:
     """What `check` found."""
 
-    name: str
     state: Literal["ok", "missing", "damaged"]
     problem: str = ""  # one line, empty if the state is ok
     folder: Path | None = None  # of its files
@@ -61,10 +61,10 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
     try:
         dataset, where = _load(source, folder, {})
     except (ConfigurationError, _NotFound) as error:  # a package or the files are missing
-        return CheckReport(name, "missing", problem=str(error))
+        return CheckReport("missing", problem=str(error))
     except DataError as error:
-        return CheckReport(name, "damaged", problem=str(error))
-    return CheckReport(name, "ok", folder=where, dataset=dataset)
+        return CheckReport("damaged", problem=str(error))
+    return CheckReport("ok", folder=where, dataset=dataset)
 
 
 def _load(
@@ -92,15 +92,18 @@ def _load(
 
 
 def _read(paths: list[Path], source: Source) -> Dataset:
-    contents = read_all(paths)
-    # Parse before verifying: "truncated" helps a user more than an unequal checksum.
+    with ThreadPoolExecutor() as pool:  # unpacking xz is slow and releases Python's lock
+        contents = list(pool.map(File.read, source.files, paths))
     assert source.reader is not None
-    parts = source.reader(contents, source.classes)
-    checksums = {}
-    for file, content in zip(source.files, contents, strict=True):
-        verify(file, content)
-        checksums[file.name] = content.sha256
-    return Dataset(source.name, *parts, classes=source.classes, checksums=checksums)
+    return Dataset(
+        source.name,
+        *source.reader(contents),
+        classes=source.classes,
+        checksums={
+            file.name: file.sha256(content)
+            for file, content in zip(source.files, contents, strict=True)
+        },
+    )
 
 
 def cache_folder(name: str) -> Path:
