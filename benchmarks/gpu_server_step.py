@@ -29,6 +29,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -39,7 +40,7 @@ import torch
 from torch import Tensor
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.kernels import kernels_for
+from fedsteer.steering.kernels import Sweep, kernels_for
 from fedsteer.steering.kernels.fused import launch, suitable_plan
 
 BLOCKS, WARM_UP, REPEATS, CLIENTS = 40, 10, 20, 100
@@ -179,16 +180,20 @@ def main() -> None:
     print(f"copy {copy / 1e12:.2f} TB/s; reading H and G once: {floor:.3f} ms")
     updates = torch.randn(active, dim, device="cuda")
     basis = torch.randn(core, dim, device="cuda")
-    weights, coefficients = np.full(active, 0.1), np.full(core, 0.1)
+    plain = Sweep(
+        updates=updates,
+        weights=np.full(active, 0.1),
+        basis=basis,
+        coefficients=np.full(core, 0.1),
+    )
     kernels = kernels_for(updates)
     rows = {"read once": Times(floor)}
     works: dict[str, Callable[[], object]] = {}
-    for label, gram in (("pass", None), ("pass with Gram matrix", np.arange(active))):
-        works[label] = partial(
-            kernels.one_pass, updates, weights, basis, coefficients, gram_of=gram
-        )
-        if plan := suitable_plan(updates, basis, gram=gram is not None):
-            alone = partial(launch, plan, updates, weights, basis, coefficients)
+    with_gram = replace(plain, gram_of=np.arange(active))
+    for label, sweep in (("pass", plain), ("pass with Gram matrix", with_gram)):
+        works[label] = partial(kernels.one_pass, sweep)
+        if plan := suitable_plan(sweep):
+            alone = partial(launch, plan, sweep)
             rows[label.replace("pass", "kernel")] = Times(device_milliseconds(alone))
     clients, most = max(CLIENTS, core + active), min(core, active)
 

@@ -18,6 +18,7 @@ from fedsteer.gpu.precision import (
     precision,
     rounding,
 )
+from fedsteer.steering.kernels import Sweep
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
 
@@ -152,7 +153,7 @@ def test_the_server_multiplies_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = torch.ones(2, 5)
     torch.set_float32_matmul_precision("medium")
     try:
-        in_torch.one_pass(updates, np.ones(2))
+        in_torch.one_pass(Sweep(updates=updates, weights=np.ones(2)))
         in_torch.combine(np.eye(2), Vectors([*updates]))
         assert rounded == [False, False] and rounding(CPU_PRODUCTS)
     finally:
@@ -166,11 +167,17 @@ def test_on_a_gpu(dim: int, allowed: str) -> None:
     draw = torch.Generator().manual_seed(3)
     updates, basis = (torch.randn(10, dim, generator=draw) for _ in range(2))
     exact = basis.double() @ updates.double().T
-    given = updates.cuda(), np.full(10, 0.1), basis.cuda(), np.full(10, 0.1)
-    result = in_torch.one_pass(*given, gram_of=np.arange(3))
+    sweep = Sweep(
+        updates=updates.cuda(),
+        weights=np.full(10, 0.1),
+        basis=basis.cuda(),
+        coefficients=np.full(10, 0.1),
+        gram_of=np.arange(3),
+    )
+    result = in_torch.one_pass(sweep)
     distance = np.abs(result.products - exact.numpy()).max()
     # With factors rounded to ten bits, the error would be a hundred times as large.
     assert distance < 2e-6 * dim**0.5 * 10
-    mixed = in_torch.combine(np.full((1, 10), 0.1), given[0])
+    mixed = in_torch.combine(np.full((1, 10), 0.1), sweep.updates)
     expected = updates.double().mean(dim=0)
     assert (mixed[0].cpu().double() - expected).abs().max() < 1e-6

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, State, make_rule
-from fedsteer.steering.kernels import Pass
+from fedsteer.steering.kernels import Pass, Sweep
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.vectors import Vectors
@@ -136,9 +136,9 @@ def test_long_vectors_on_a_cpu_are_not_stacked(
     kernels = in_numpy if library == "numpy" else in_torch
     plain, read = kernels.one_pass, []
 
-    def looked_at(updates: Any, *more: Any, **named: Any) -> Pass:
-        read.append(type(updates))
-        return plain(updates, *more, **named)
+    def looked_at(sweep: Sweep) -> Pass:
+        read.append(type(sweep.updates))
+        return plain(sweep)
 
     monkeypatch.setattr(kernels, "one_pass", looked_at)
     dim, draw = (1 << 17) + 3, np.random.default_rng(1)

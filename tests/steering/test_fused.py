@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, make_rule
-from fedsteer.steering.kernels import fused_plan
+from fedsteer.steering.kernels import Sweep, fused_plan
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.fused_plan import plan_for
@@ -101,7 +101,7 @@ def test_fused_pass(fused: Any, count: int, width: int, dim: int, extras: Any, d
     """The Triton kernel against NumPy in float64, with rows further apart than they are long."""
     draw = np.random.default_rng(10)
     first, apart = extras.get("first", 0), dim + extras.get("apart", 3)
-    rows, gram_of = extras.get("rows"), extras.get("gram_of")
+    rows, gram_of = extras.get("rows"), extras.get("gram_of", np.zeros(0, np.int64))
 
     def rows_of(many: int) -> torch.Tensor:
         drawn = torch.tensor(draw.standard_normal((many, apart)))
@@ -112,36 +112,27 @@ def test_fused_pass(fused: Any, count: int, width: int, dim: int, extras: Any, d
     used = width if rows is None else len(rows)
     weights, coefficients = draw.standard_normal(count), draw.standard_normal(used)
 
-    plan = fused.suitable_plan(
-        updates,
-        basis if width else None,
+    sweep = Sweep(
+        updates=updates,
+        weights=weights,
+        basis=basis,
+        coefficients=coefficients,
         rows=rows,
         base=base,
-        gram=gram_of is not None and len(gram_of) > 1,
+        base_scale=-0.7,
+        gram_of=gram_of,
     )
-    by = extras["by"]
+    plan, by = fused.suitable_plan(sweep), extras["by"]
     assert (plan and plan.positions) == (by and by[dtype != "float32"])
 
-    found = in_torch.one_pass(
-        updates,
-        weights,
-        basis,
-        coefficients,
-        rows=rows,
-        base=base,
-        base_scale=-0.7,
-        gram_of=gram_of,
-    )
-    expected = in_numpy.one_pass(
-        host(updates.cpu()),
-        weights,
-        host(basis.cpu()),
-        coefficients,
-        rows=rows,
+    found = in_torch.one_pass(sweep)
+    on_host = replace(
+        sweep,
+        updates=host(updates.cpu()),
+        basis=host(basis.cpu()),
         base=None if base is None else base.cpu().numpy(),
-        base_scale=-0.7,
-        gram_of=gram_of,
     )
+    expected = in_numpy.one_pass(on_host)
     assert found.delta.device.type == DEVICE and found.delta.dtype == torch.float32
     close(found.delta.cpu(), expected.delta, 1e-5)
     for name in ("products", "squared_norms", "gram", "delta_squared_norm"):
@@ -153,7 +144,13 @@ def test_fused_pass(fused: Any, count: int, width: int, dim: int, extras: Any, d
 def test_fused_pass_finds_the_bad_client(fused: Any, bad: float) -> None:
     updates = torch.ones(7, 501, device=DEVICE)
     updates[6, 500] = bad
-    found = fused.one_pass(updates, np.ones(7), torch.ones(3, 501, device=DEVICE), np.ones(3))
+    sweep = Sweep(
+        updates=updates,
+        weights=np.ones(7),
+        basis=torch.ones(3, 501, device=DEVICE),
+        coefficients=np.ones(3),
+    )
+    found = fused.one_pass(sweep)
     assert np.flatnonzero(~np.isfinite(found.squared_norms)).tolist() == [6]
     assert not np.isfinite(found.delta_squared_norm)
 

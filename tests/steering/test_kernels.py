@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsteer.steering.checks import untracked
-from fedsteer.steering.kernels import kernels_for, kernels_named, library_of
+from fedsteer.steering.kernels import Sweep, kernels_for, kernels_named, library_of
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
 from fedsteer.steering.kernels.protocol import Kernels
@@ -81,27 +81,28 @@ def check_one_pass(kind: str, shape: Any, precise: bool, extras: str) -> None:
     base = None
     if extras in ("base", "all"):
         base = convert(draw.standard_normal(dim), kind.partition("-")[0] + "-float64")
-    gram_of = None
+    gram_of = np.zeros(0, np.int64)
     if extras in ("gram", "all"):
         gram_of = draw.permutation(count)[: max(count - 1, 0)]
     given = [host(updates).copy(), None if basis is None else host(basis).copy()]
 
-    result = kernels_for(updates).one_pass(
-        updates,
-        weights,
-        basis,
-        coefficients if used else None,
+    sweep = Sweep(
+        updates=updates,
+        weights=weights,
+        basis=basis,
+        coefficients=coefficients,
         rows=rows if basis is not None else None,
         base=base,
         base_scale=-0.7,
         gram_of=gram_of,
         precise=precise,
     )
+    result = kernels_for(updates).one_pass(sweep)
 
     exact = host(updates)
     known = np.zeros((0, dim)) if basis is None else host(basis)
     known = known[rows] if rows is not None and basis is not None else known
-    chosen = exact[gram_of] if gram_of is not None else exact[:0]
+    chosen = exact[gram_of]
     delta = weights @ exact + coefficients @ known + (0 if base is None else -0.7 * host(base))
     tolerance = RELATIVE[work_type(kind, precise)]
     assert result.delta.dtype == getattr(torch if kind.startswith("torch") else np, work_type(kind))
@@ -124,7 +125,8 @@ def test_gram_of_everybody_in_order(kind: str) -> None:
     updates = convert(np.random.default_rng(1).standard_normal((4, 300)), kind)
     exact, tolerance = host(updates), RELATIVE[work_type(kind)]
     for order in (np.arange(4), np.array([2, 0, 3, 1]), np.array([3])):
-        found = kernels_for(updates).one_pass(updates, np.ones(4), gram_of=order)
+        sweep = Sweep(updates=updates, weights=np.ones(4), gram_of=order)
+        found = kernels_for(updates).one_pass(sweep)
         close(found.gram, exact[order] @ exact[order].T, tolerance)
         close(found.squared_norms, np.sum(exact**2, axis=1), tolerance)
         close(found.delta, exact.sum(axis=0), tolerance)
@@ -139,10 +141,16 @@ def test_block_size_changes_nothing_but_rounding(
     updates, basis = (convert(draw.standard_normal((3, 2500)), kind) for _ in range(2))
     kernels = kernels_for(updates)
 
+    sweep = Sweep(
+        updates=updates,
+        weights=np.ones(3),
+        basis=basis,
+        coefficients=np.ones(3),
+        gram_of=np.array([0, 2]),
+    )
+
     def everything() -> list[Any]:
-        found = kernels.one_pass(
-            updates, np.ones(3), basis, np.ones(3), gram_of=np.array([0, 2]), precise=False
-        )
+        found = kernels.one_pass(sweep)
         target = convert(np.zeros(2500), kind.partition("-")[0] + "-float64")
         kernels.add_rows(target, np.arange(3.0), updates)
         return [

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Pass
+from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Pass, Sweep
 from fedsteer.steering.population import PopulationEstimate
 
 if TYPE_CHECKING:
@@ -136,8 +136,18 @@ class Active:
         coefficients: Floats | None = None,
         **more: Any,
     ) -> Pass:
-        """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not."""
-        result = self.kernels.one_pass(self.round.updates, weights, basis, coefficients, **more)
+        """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not.
+
+        Without a basis, the coefficients are ignored; `more` are further fields of `Sweep`.
+        """
+        sweep = Sweep(
+            updates=self.round.updates,
+            weights=weights,
+            basis=basis,
+            coefficients=np.zeros(0) if basis is None or coefficients is None else coefficients,
+            **more,
+        )
+        result = self.kernels.one_pass(sweep)
         finite = np.isfinite(result.squared_norms)
         if not finite.all():
             raise NotFinite(np.flatnonzero(~finite).tolist())

@@ -10,7 +10,7 @@ each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
@@ -34,13 +34,28 @@ Pairs = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What one pass over the updates reads and computes; see `Pass`."""
+
+    updates: Array  # (m, d)
+    weights: Floats  # (m,)
+    basis: Array = None  # rows of length d; not read if there are no coefficients
+    coefficients: Floats = field(default_factory=lambda: np.zeros(0))  # (k,)
+    rows: Integers | None = None  # (k,) the rows of `basis` to use; default all. Not with `Vectors`
+    base: Array | None = None  # (d,), added with factor `base_scale`
+    base_scale: float = 1.0
+    gram_of: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # updates
+    precise: bool = False  # multiply in float64 even if the inputs are float32
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """The results of one pass over the updates."""
 
-    delta: Array  # (d,) base + coefficients @ basis + weights @ updates
+    delta: Array  # (d,) base_scale * base + coefficients @ basis + weights @ updates
     products: Floats  # (k, m) basis @ updates.T
     squared_norms: Floats  # (m,) of the updates
-    gram: Floats  # (c, c) of the updates named in `gram_of`
+    gram: Floats  # (c, c) of the updates whose numbers are in `gram_of`
     delta_squared_norm: float
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.steering.kernels import Floats, Integers, Pass, fused_kernel
+from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep, fused_kernel
 from fedsteer.steering.kernels.fused_plan import LANES, PADDING, Plan, plan_for
 
 SMALLEST = 1 << 22  # positions; fewer take next to no time, and compiling takes seconds
@@ -34,36 +34,14 @@ STAGES = 3
 ALIGNED = 16  # bytes: the alignment Triton needs to read several numbers at once
 
 
-def one_pass(
-    updates: Tensor,
-    weights: Floats,
-    basis: Tensor | None = None,
-    coefficients: Floats | None = None,
-    *,
-    rows: Integers | None = None,
-    base: Tensor | None = None,
-    base_scale: float = 1.0,
-    gram_of: Integers | None = None,
-) -> Pass | None:
+def one_pass(sweep: Sweep) -> Pass | None:
     """See `Kernels.one_pass`; None if torch should do it."""
-    if basis is None or coefficients is None or not len(coefficients):
-        basis, coefficients, rows = None, np.zeros(0), None
-    chosen = np.zeros(0, np.int64) if gram_of is None else gram_of
-    count, width = len(weights), len(coefficients)
-    plan = suitable_plan(updates, basis, rows=rows, base=base, gram=len(chosen) > 1)
+    plan = suitable_plan(sweep)
     if plan is None:
         return None
-    delta, sums = launch(
-        plan,
-        updates,
-        weights,
-        basis,
-        coefficients,
-        rows=rows,
-        base=base,
-        base_scale=base_scale,
-    )
+    delta, sums = launch(plan, sweep)
     found = sums.cpu().numpy()
+    count, width, chosen = len(sweep.weights), len(sweep.coefficients), sweep.gram_of
     inner = plan.width * plan.count
     return Pass(
         delta=delta,
@@ -74,16 +52,11 @@ def one_pass(
     )
 
 
-def suitable_plan(
-    updates: Tensor,
-    basis: Tensor | None = None,
-    *,
-    rows: Integers | None = None,
-    base: Tensor | None = None,
-    gram: bool = False,
-) -> Plan | None:
+def suitable_plan(sweep: Sweep) -> Plan | None:
     """How to pass over these arrays; None if the kernel cannot, or is not worth it."""
-    arrays = [array for array in (updates, basis, base) if array is not None]
+    updates, width = sweep.updates, len(sweep.coefficients)
+    basis = sweep.basis if width else None
+    arrays = [array for array in (updates, basis, sweep.base) if array is not None]
     count, dim = updates.shape
     if not count or not SMALLEST <= dim <= LARGEST:
         return None
@@ -93,41 +66,36 @@ def suitable_plan(
     if not any(array.data_ptr() % ALIGNED for array in arrays):
         most = 4 if updates.dtype.itemsize == 2 else 2
         divisor = math.gcd(most, dim, *(array.stride(0) for array in arrays if array.ndim == 2))
-    width = 0 if basis is None else len(basis) if rows is None else len(rows)
-    return plan_for(count, width, picked=rows is not None, gram=gram, divisor=divisor)
+    picked = width > 0 and sweep.rows is not None
+    gram = len(sweep.gram_of) > 1
+    return plan_for(count, width, picked=picked, gram=gram, divisor=divisor)
 
 
-def launch(
-    plan: Plan,
-    updates: Tensor,
-    weights: Floats,
-    basis: Tensor | None,
-    coefficients: Floats,
-    *,
-    rows: Integers | None = None,
-    base: Tensor | None = None,
-    base_scale: float = 1.0,
-) -> tuple[Tensor, Tensor]:
+def launch(plan: Plan, sweep: Sweep) -> tuple[Tensor, Tensor]:
     """Delta and the float64 sums, both on the GPU, which may still be computing them."""
+    updates, width = sweep.updates, len(sweep.coefficients)
     count, dim = updates.shape
-    matrix = updates if basis is None else basis
-    picked = None if rows is None else _beside(rows, plan.width, updates.device)
+    matrix, picked = updates, None
+    if width:
+        matrix = sweep.basis
+        if sweep.rows is not None:
+            picked = _beside(sweep.rows, plan.width, updates.device)
     with torch.cuda.device_of(updates):
         programs = plan.programs * _processors(updates.device)
         delta = updates.new_empty(dim, dtype=torch.float32)
         partial = updates.new_empty((plan.sums, programs), dtype=torch.float32)
         fused_kernel.sweep[(programs,)](
             updates=updates,
-            weights=_padded(weights, plan.count),
+            weights=_padded(sweep.weights, plan.count),
             count=count,
             update_groups=updates.stride(0) // plan.positions,
             basis=matrix,
-            coefficients=_padded(coefficients, plan.width + 1),
-            width=len(coefficients),
+            coefficients=_padded(sweep.coefficients, plan.width + 1),
+            width=width,
             basis_groups=matrix.stride(0) // plan.positions,
             rows=picked,
-            base=base,
-            base_scale=float(base_scale),
+            base=sweep.base,
+            base_scale=float(sweep.base_scale),
             delta=delta,
             partial=partial,
             groups=dim // plan.positions,

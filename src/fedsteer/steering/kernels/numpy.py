@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, Sweep
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -30,25 +30,11 @@ def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
     return np.float64 if dtype == np.float64 else np.float32
 
 
-def one_pass(
-    updates: Rows,
-    weights: Floats,
-    basis: Rows | None = None,
-    coefficients: Floats | None = None,
-    *,
-    rows: Integers | None = None,
-    base: NDArray[Any] | None = None,
-    base_scale: float = 1.0,
-    gram_of: Integers | None = None,
-    precise: bool = False,
-) -> Pass:
+def one_pass(sweep: Sweep) -> Pass:
+    updates, basis, rows, chosen = sweep.updates, sweep.basis, sweep.rows, sweep.gram_of
     count, dim = updates.shape
-    work = np.float64 if precise else _wide(updates.dtype)
-    weigh = weights.astype(work)
-    steer = np.zeros(0, work)
-    if basis is not None and coefficients is not None:
-        steer = coefficients.astype(work)
-    chosen = np.zeros(0, np.int64) if gram_of is None else gram_of
+    work = np.float64 if sweep.precise else _wide(updates.dtype)
+    weigh, steer = sweep.weights.astype(work), sweep.coefficients.astype(work)
     every = np.array_equal(chosen, np.arange(count))
     half = count // 2
 
@@ -61,13 +47,12 @@ def one_pass(
         fresh = updates[:, block].astype(work, copy=False)
         out = weigh @ fresh
         if len(steer):
-            assert basis is not None
             known = basis[:, block] if rows is None else basis[rows, block]
             known = known.astype(work, copy=False)
             products += known @ fresh.T
             out += steer @ known
-        if base is not None:
-            out += base_scale * base[block]
+        if sweep.base is not None:
+            out += sweep.base_scale * sweep.base[block]
         # Halves, or a copy, keep NumPy from calling syrk, which is slower here than gemm.
         if every:
             gram[:half] += fresh[:half] @ fresh.T

@@ -6,32 +6,14 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass
+from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, Sweep
 
 
 class Kernels(Protocol):
     """The operations of size d."""
 
-    def one_pass(
-        self,
-        updates: Array,
-        weights: Floats,
-        basis: Array | None = None,
-        coefficients: Floats | None = None,
-        *,
-        rows: Integers | None = None,
-        base: Array | None = None,
-        base_scale: float = 1.0,
-        gram_of: Integers | None = None,
-        precise: bool = False,
-    ) -> Pass:
-        """`Pass` in one sweep over blocks that stay in cache. Writes to none of its arguments.
-
-        rows        the rows of `basis` to use; default all. Not with `Vectors`
-        base        a (d,) vector, added with factor `base_scale`
-        gram_of     the updates whose Gram matrix is needed; default none
-        precise     multiply in float64 even if the inputs are float32
-        """
+    def one_pass(self, sweep: Sweep) -> Pass:
+        """All results in one sweep over blocks that stay in cache. Writes to none of its arrays."""
 
     def write_rows(self, target: Array, updates: Array, pairs: Pairs) -> None:
         """target[row] = updates[position] for each pair of these, cast to the target's type."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
 from fedsteer.gpu.precision import exact_products
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass
+from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, Sweep
 from fedsteer.steering.kernels.numpy import sketch_signs
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
@@ -88,45 +88,23 @@ def _host(array: Tensor) -> Floats:
     return values
 
 
-def one_pass(
-    updates: Rows,
-    weights: Floats,
-    basis: Rows | None = None,
-    coefficients: Floats | None = None,
-    *,
-    rows: Integers | None = None,
-    base: Tensor | None = None,
-    base_scale: float = 1.0,
-    gram_of: Integers | None = None,
-    precise: bool = False,
-) -> Pass:
+def one_pass(sweep: Sweep) -> Pass:
+    updates, basis, rows, chosen = sweep.updates, sweep.basis, sweep.rows, sweep.gram_of
     on_cpu = updates.device.type == "cpu"
-    fused = None if precise or on_cpu else kernels_beside(updates, FUSED)
+    fused = None if sweep.precise or on_cpu else kernels_beside(updates, FUSED)
     if fused is not None:
-        found: Pass | None = fused.one_pass(
-            updates,
-            weights,
-            basis,
-            coefficients,
-            rows=rows,
-            base=base,
-            base_scale=base_scale,
-            gram_of=gram_of,
-        )
+        found: Pass | None = fused.one_pass(sweep)
         if found is not None:
             return found
     count, dim = updates.shape
-    work = torch.float64 if precise else _wide(updates)
-    weigh = _beside(weights, updates, work)
-    width = 0
-    if basis is not None and coefficients is not None:
-        width, steer = len(coefficients), _beside(coefficients, updates, work)
+    work = torch.float64 if sweep.precise else _wide(updates)
+    weigh = _beside(sweep.weights, updates, work)
+    steer = _beside(sweep.coefficients, updates, work)
     picked = None if rows is None else _beside(rows, updates, torch.int64)
-    chosen = np.zeros(0, np.int64) if gram_of is None else gram_of
     every = np.array_equal(chosen, np.arange(count))
     core = _beside(chosen, updates, torch.int64)
 
-    products = np.zeros((width, count))
+    products = np.zeros((len(steer), count))
     squared_norms = np.zeros(count)
     gram = np.zeros((len(chosen), len(chosen)))
     delta_squared_norm = 0.0
@@ -135,13 +113,12 @@ def one_pass(
         for block in _blocks(updates):
             fresh = updates[:, block].to(work)
             out = torch.mv(fresh.T, weigh, out=delta[block])
-            if width:
-                assert basis is not None
+            if len(steer):
                 known = (basis[:, block] if picked is None else basis[picked, block]).to(work)
                 products += _inner(known, fresh).numpy(force=True)
                 out.addmv_(known.T, steer)
-            if base is not None:
-                out += base_scale * base[block]
+            if sweep.base is not None:
+                out += sweep.base_scale * sweep.base[block]
             if not every:
                 squared_norms += _squares(fresh).numpy(force=True)
             if len(chosen):
