@@ -9,7 +9,7 @@ equal size do. Gradients are taken by formula, without a graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -78,144 +78,114 @@ class BatchedEngine(Engine):
         updates = self.no_updates(len(orders))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
         schedules = [schedule(self.options, o.points, o.seed, o.round, o.client) for o in orders]
-        order = longest_first(schedules)
-        for first in range(0, len(order), self.width):
-            part = order[first : first + self.width]
-            plan = Plan([schedules[i] for i in part], updates.device, updates.dtype)
+
+        def steps_and_last_size(place: int) -> tuple[int, int]:
+            sizes = schedules[place][1]
+            return len(sizes), int(sizes[-1])
+
+        # Of clients with equally many steps, neighbours have batches of about the same size.
+        places = sorted(range(len(orders)), key=steps_and_last_size, reverse=True)
+        for first in range(0, len(places), self.width):
+            part = places[first : first + self.width]
+            table, sizes = _stacked([schedules[place] for place in part])
+            steps[part] = lengths = (sizes > 0).sum(axis=1)
             with precision(self.exact, updates):
-                ends, means = self._train_plan([orders[i] for i in part], plan)
-            if part == list(range(len(orders))):
-                updates = ends  # all of them, in order: nothing to put in place
-            else:
-                updates[part] = ends
-            steps[part] = plan.lengths
-            losses[part] = means
+                updates[part], total = self._steps([orders[i] for i in part], table, sizes)
+            losses[part] = total.double().cpu().numpy() / lengths
         return Trained(updates, steps, losses)
 
-    def _train_plan(
-        self, orders: Sequence[Order], plan: Plan
-    ) -> tuple[Tensor, NDArray[np.float64]]:
-        options, count, start = self.options, len(orders), orders[0].start
+    def _steps(
+        self, orders: Sequence[Order], table: Integers, sizes: Integers
+    ) -> tuple[Tensor, Tensor]:
+        """Updates, and losses summed over the steps; clients with the most steps come first."""
+        options, data, start = self.options, self.data, orders[0].start
         if all(order.start is start for order in orders):
-            starts = self.gradient.arrange(start[None]).expand(count, -1)
+            starts = self.gradient.arrange(start[None]).expand(len(orders), -1)
         else:
             starts = self.gradient.arrange(torch.stack([order.start for order in orders]))
-        corrections = None
+        corrections = pull = masks = None
         if any(order.correction is not None for order in orders):
             zero = torch.zeros_like(start)
             corrections = self.gradient.arrange(
                 torch.stack([zero if o.correction is None else o.correction for o in orders])
             )
-        pull = None
         if any(order.proximal for order in orders):
             pull = start.new_tensor([[order.proximal] for order in orders])
-        masks = None
         if options.mask_absent_labels:
-            masks = torch.stack([self.data.label_mask(order.points) for order in orders])
+            masks = torch.stack([data.label_mask(order.points) for order in orders])
         draws = []
         if options.augment == "crop-flip":
             draws = [generator(o.seed, "augment", round=o.round, client=o.client) for o in orders]
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if options.momentum else None
-        losses = start.new_zeros(count)
+        losses = start.new_zeros(len(orders))
         plain = all(order.plain for order in orders) and not options.beyond(PLAIN_SGD)
-        in_place = plain and not weights.is_cuda
-        for step in range(int(plan.lengths.max(initial=0))):
-            for group in plan.groups(step, self.gradient.pads):
-                pick = slice(group.first, group.last)
-                points = plan.points(step, group)
-                images = self.data.images.index_select(0, points.flatten())
-                images = images.unflatten(0, points.shape)
-                for place in range(group.first, group.last) if draws else ():
-                    row, size = images[place - group.first], plan.size(step, place)
-                    row[:size] = augmented(row[:size], draws[place])
-                own_masks = None if masks is None else masks[pick]
+        # In place is half the memory traffic of a gradient and a step.
+        rate_in_place = options.rate if plain and not weights.is_cuda else None
+        batches = torch.as_tensor(table, device=start.device)
+        for step, own_sizes in enumerate(sizes.T.tolist()):
+            running = tuple(size for size in own_sizes if size)
+            for pick, shares in _groups(running, self.gradient.pads, start.device, start.dtype):
+                points = batches[pick, step, : shares.shape[1]]
+                images = data.images.index_select(0, points.flatten()).unflatten(0, points.shape)
+                if draws:
+                    for own, size, draw in zip(images, running[pick], draws[pick], strict=True):
+                        own[:size] = augmented(own[:size], draw)
                 own = weights[pick]
-                batch = (own, images, self.data.labels[points], group.shares, own_masks)
-                # In place is half the memory traffic of a gradient and a step.
-                gradient, loss = self.gradient(*batch, options.rate if in_place else None)
+                gradient, loss = self.gradient(
+                    own, images, data.labels[points], shares, _rows(masks, pick), rate_in_place
+                )
                 losses[pick] += loss
-                if in_place:
+                if rate_in_place is not None:
                     continue
                 descend(
                     options,
                     own,
                     gradient,
-                    None if velocity is None else velocity[pick],
+                    _rows(velocity, pick),
                     None if pull is None else (pull[pick], starts[pick]),
-                    None if corrections is None else corrections[pick],
+                    _rows(corrections, pick),
                 )
-        updates = self.gradient.restore(torch.sub(starts, weights, out=weights))
-        return updates, losses.double().cpu().numpy() / plan.lengths
+        return self.gradient.restore(torch.sub(starts, weights, out=weights)), losses
 
 
-def longest_first(schedules: Sequence[tuple[Integers, Integers]]) -> list[int]:
-    """Longest first; clients of one length ordered by size, so that neighbours batch well."""
-    lasts = [(-len(sizes), -int(sizes[-1])) for _, sizes in schedules]
-    return sorted(range(len(lasts)), key=lambda i: (*lasts[i], i))
+def _rows(values: Tensor | None, pick: slice) -> Tensor | None:
+    return None if values is None else values[pick]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Neighbours whose batches go together in a step."""
+def _stacked(schedules: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:
+    """(clients, steps, widest) points and (clients, steps) sizes, 0 after a client's last step.
 
-    first: int
-    last: int
-    shares: Tensor  # (c, widest) weight of each point: 1/batch size, 0 for padding
-
-
-class Plan:
-    """The batches of many clients, longest schedule first, brought to the device once."""
-
-    def __init__(
-        self,
-        schedules: Sequence[tuple[Integers, Integers]],
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
-        self.dtype = dtype  # of the shares
-        self.lengths = np.array([len(sizes) for _, sizes in schedules], np.int64)
-        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int64)
-        self.sizes = np.concatenate([sizes for _, sizes in schedules])
-        table = np.zeros((len(self.sizes), max(rows.shape[1] for rows, _ in schedules)), np.int64)
-        for start, (rows, _) in zip(self.starts.tolist(), schedules, strict=True):
-            table[start : start + len(rows)] = rows[:, :1]
-            table[start : start + len(rows), : rows.shape[1]] = rows
-        self.table = torch.as_tensor(table, device=device)
-        self.rows = torch.as_tensor(self.starts, device=device)
-        self._sizes, self._groups = np.zeros(0, np.int64), list[Group]()
-
-    def size(self, step: int, place: int) -> int:
-        """How large a client's batch is."""
-        return int(self.sizes[self.starts[place] + step])
-
-    def points(self, step: int, group: Group) -> Tensor:
-        """(c, widest) the batches of a group; padding repeats a point of the client at weight 0."""
-        return self.table[self.rows[group.first : group.last] + step, : group.shares.shape[1]]
-
-    def groups(self, step: int, pads: bool) -> list[Group]:
-        """Runs of neighbours with batches of equal size or, if it `pads`, about equal."""
-        running = int((self.lengths > step).sum())
-        sizes = self.sizes[self.starts[:running] + step]
-        if not np.array_equal(sizes, self._sizes):
-            self._sizes = sizes
-            cuts = [0, *_cuts(sizes.tolist(), pads), running]
-            self._groups = [self._group(sizes, *ends) for ends in pairwise(cuts)]
-        return self._groups
-
-    def _group(self, sizes: Integers, first: int, last: int) -> Group:
-        own = sizes[first:last, None]
-        shares = torch.as_tensor((np.arange(own.max()) < own) / own, dtype=self.dtype)
-        return Group(first=first, last=last, shares=shares.to(self.table.device))
+    Padding repeats a point of the client; its weight is zero.
+    """
+    most = max(len(sizes) for _, sizes in schedules)
+    table = np.zeros((len(schedules), most, max(rows.shape[1] for rows, _ in schedules)), np.int64)
+    sizes = np.zeros((len(schedules), most), np.int64)
+    for client, (rows, own) in enumerate(schedules):
+        table[client] = rows[0, 0]
+        table[client, : len(rows), : rows.shape[1]] = rows
+        sizes[client, : len(own)] = own
+    return table, sizes
 
 
-def _cuts(sizes: Sequence[int], pads: bool) -> list[int]:
-    """Where sizes differ from those before: at all, or by more than a factor of two."""
-    cuts = []
+@lru_cache(maxsize=128)
+def _groups(
+    sizes: tuple[int, ...], pads: bool, device: torch.device, dtype: torch.dtype
+) -> list[tuple[slice, Tensor]]:
+    """Neighbours whose batches go together: of equal size or, if it `pads`, within a factor of two.
+
+    Beside them the (c, widest) weight of each point: 1/batch size, 0 for padding.
+    """
+    cuts = [0]
     low = high = sizes[0]
-    for index, size in enumerate(sizes):
+    for place, size in enumerate(sizes):
         low, high = min(low, size), max(high, size)
-        if low * 2 < high if pads else low != high:
-            cuts.append(index)
+        if high > (2 if pads else 1) * low:
+            cuts.append(place)
             low = high = size
-    return cuts
+    groups = []
+    for first, last in pairwise([*cuts, len(sizes)]):
+        own = np.array(sizes[first:last])[:, None]
+        shares = torch.as_tensor((np.arange(own.max()) < own) / own, dtype=dtype, device=device)
+        groups.append((slice(first, last), shares))
+    return groups
