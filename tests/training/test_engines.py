@@ -25,7 +25,7 @@ from fedsteer.training.engines import ENGINES
 from fedsteer.training.engines.batched import BatchedEngine
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import batches
+from fedsteer.training.local import schedule
 from fedsteer.training.loss import cross_entropy
 from tests.training.made_data import CLASSES, SKEWED, FederatedData, training_data
 
@@ -285,7 +285,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
     trained = trained_by(engine, network, data, Kind(how))
     expected = [3 * (-(-size // batch) if batch else 1) for size in SKEWED]
     assert trained.steps.tolist() == expected
-    lengths = [len(batches(how, points, 5, 3, c)) for c, points in enumerate(data.clients)]
+    lengths = [len(schedule(how, points, 5, 3, c)[1]) for c, points in enumerate(data.clients)]
     assert trained.steps.tolist() == lengths
 
 

@@ -9,11 +9,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import LocalTraining
-from fedsteer.training.local import augmented, batches, descend
+from fedsteer.training.local import augmented, descend, schedule
+
+
+def batches(how: LocalTraining, points: NDArray[np.int64], *key: int) -> list[NDArray[np.int64]]:
+    table, sizes = schedule(how, points, *key)
+    return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 
 @given(
@@ -24,11 +30,11 @@ from fedsteer.training.local import augmented, batches, descend
 )
 def test_every_point_comes_once_an_epoch(count: int, batch: int, epochs: int, seed: int) -> None:
     points = np.arange(100, 100 + count)
-    schedule = batches(LocalTraining(epochs=epochs, batch=batch), points, seed, 7, 3)
-    assert len(schedule) % epochs == 0
-    per_epoch = len(schedule) // epochs
+    found = batches(LocalTraining(epochs=epochs, batch=batch), points, seed, 7, 3)
+    assert len(found) % epochs == 0
+    per_epoch = len(found) // epochs
     for epoch in range(epochs):
-        parts = schedule[epoch * per_epoch : (epoch + 1) * per_epoch]
+        parts = found[epoch * per_epoch : (epoch + 1) * per_epoch]
         assert sorted(np.concatenate(parts).tolist()) == points.tolist()
         assert all(len(part) == (batch or count) for part in parts[:-1])
         assert 1 <= len(parts[-1]) <= (batch or count)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import torch
@@ -128,14 +127,6 @@ def schedule(
     return table.reshape(-1, options.batch), np.tile(sizes, options.epochs)
 
 
-def batches(
-    options: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
-) -> list[NDArray[np.int64]]:
-    """The same, one array per step."""
-    table, sizes = schedule(options, points, seed, round, client)
-    return [row[:size] for row, size in zip(table, sizes, strict=True)]
-
-
 def descend(
     options: LocalTraining,
     weights: Tensor,
@@ -173,21 +164,19 @@ class LocalRun:
         self.velocity = torch.zeros_like(order.start) if options.momentum else None
         self.mask = data.label_mask(order.points) if options.mask_absent_labels else None
         self.pull = (order.proximal, order.start) if order.proximal else None
-        own = batches(options, order.points, order.seed, order.round, order.client)
-        self.sizes = [len(batch) for batch in own]
-        joined = torch.as_tensor(np.concatenate(own), device=data.images.device)
-        self.points = joined.split(self.sizes)  # of every batch
-        self.draw = generator(order.seed, "augment", round=order.round, client=order.client)
-
-    def images(self, step: int) -> Tensor:
-        """The images of a batch; call it once per step, in order."""
-        images = self.data.images.index_select(0, self.points[step])
-        return augmented(images, self.draw) if self.options.augment == "crop-flip" else images
+        table, sizes = schedule(options, order.points, order.seed, order.round, order.client)
+        self.points, self.sizes = torch.as_tensor(table, device=data.images.device), sizes.tolist()
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels, step by step."""
-        for step, points in enumerate(self.points):
-            yield self.images(step), self.data.labels[points]
+        order = self.order
+        draw = generator(order.seed, "augment", round=order.round, client=order.client)
+        for row, size in zip(self.points, self.sizes, strict=True):
+            points = row[:size]
+            images = self.data.images.index_select(0, points)
+            if self.options.augment == "crop-flip":
+                images = augmented(images, draw)
+            yield images, self.data.labels[points]
 
     def descend(self, gradient: Tensor) -> None:
         """One step; `gradient` is used up."""
@@ -198,16 +187,16 @@ class LocalRun:
 
 def augmented(images: Tensor, draw: np.random.Generator) -> Tensor:
     """Each image shifted by up to four pixels (zeros come in) and flipped with even odds."""
-    count, _, height, width = images.shape
+    count, channels, height, width = images.shape
     rows, columns = draw.integers(0, 9, (2, count))
     flips = draw.random(count) < 0.5
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
-    across = np.arange(width)[None] + columns[:, None]
-    across[flips] = across[flips][:, ::-1]
-    down: Any = np.arange(height)[None] + rows[:, None]
-    device = images.device
-    sample = torch.arange(count, device=device)[:, None, None, None]
-    channel = torch.arange(images.shape[1], device=device)[None, :, None, None]
-    row = torch.as_tensor(down, device=device)[:, None, :, None]
-    column = torch.as_tensor(np.ascontiguousarray(across), device=device)[:, None, None, :]
-    return padded[sample, channel, row, column]
+    across = np.arange(width) + columns[:, None]
+    across[flips] = across[flips, ::-1]
+    places = (
+        np.arange(count)[:, None, None, None],
+        np.arange(channels)[:, None, None],
+        (np.arange(height) + rows[:, None])[:, None, :, None],
+        across[:, None, None],
+    )
+    return padded[tuple(torch.as_tensor(place, device=images.device) for place in places)]

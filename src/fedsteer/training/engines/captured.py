@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call
 
@@ -58,26 +57,26 @@ class CapturedEngine(Engine):
         losses = updates.new_zeros(len(orders))
         sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
         steps = np.array([len(own) for own in sizes], np.int64)
-        if not orders:
-            return Trained(updates, steps, np.zeros(0))
-        if not self.slots:
-            self.slots = [
-                Slot(self.network, self.data, self.options, self.exact) for _ in range(SLOTS)
-            ]
+        longest_first = np.argsort(-steps, kind="stable").tolist()
+        tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
         with precision(self.exact, self.data.images):
+            if not self.slots:
+                self.slots = [
+                    Slot(self.network, self.data, self.options, self.exact) for _ in range(SLOTS)
+                ]
             # Graphs are captured before anything runs: a capture must be alone on the device.
-            for size in np.unique(np.concatenate(sizes)).tolist():
+            for size in sorted({int(size) for own in sizes for size in own}):
                 for slot in self.slots:
                     slot.capture(size)
-            work = [
-                slot.clients([(orders[i], updates[i], losses[i]) for i in queue])
-                for slot, queue in zip(self.slots, _queues(steps, len(self.slots)), strict=True)
-            ]
             here = torch.cuda.current_stream(updates.device)
             for slot in self.slots:
                 slot.stream.wait_stream(here)
-            while work:
-                work = [steps_of_slot for steps_of_slot in work if next(steps_of_slot, False)]
+            working = {slot: slot.train(tasks) for slot in self.slots}
+            while working:
+                for slot, own_steps in list(working.items()):
+                    with torch.cuda.stream(slot.stream):
+                        if not next(own_steps, False):
+                            del working[slot]
             for slot in self.slots:
                 here.wait_stream(slot.stream)
         return Trained(updates, steps, losses.double().cpu().numpy() / steps)
@@ -90,10 +89,6 @@ class Graph:
     replay: torch.cuda.CUDAGraph
     images: Tensor
     labels: Tensor
-
-
-Task = tuple[Order, Tensor, Tensor]
-"""An order, and where its update and its loss go."""
 
 
 class Slot:
@@ -117,39 +112,31 @@ class Slot:
         self.mask = torch.ones(data.classes, device=device)
         self.graphs: dict[int, Graph] = {}
 
-    def clients(self, tasks: Sequence[Task]) -> Iterator[bool]:
-        """Work through the tasks; yields after every step it has launched."""
+    def train(self, tasks: Iterator[tuple[Order, Tensor, Tensor]]) -> Iterator[bool]:
+        """Take task after task: an order, and where its update and its loss go.
+
+        Yields after every step it has launched. All slots take from the same tasks, so a slot that
+        is free takes the next one.
+        """
         for order, update, loss in tasks:
-            with torch.cuda.stream(self.stream):
-                run = self._begin(order)
-            for step, size in enumerate(run.sizes):
-                with torch.cuda.stream(self.stream):
-                    self._step(run, step, self.graphs[size])
+            # The order with its vectors permuted, on the memory of this slot.
+            correction = None if order.correction is None else order.correction[self.own]
+            own = replace(order, start=order.start[self.own], correction=correction)
+            run = LocalRun(self.data, self.options, own, self.weights)
+            self.loss.zero_()
+            if run.mask is not None:
+                self.mask.copy_(run.mask)
+            for images, labels in run.batches():
+                graph = self.graphs[len(labels)]
+                graph.images.copy_(images)
+                graph.labels.copy_(labels)
+                graph.replay.replay()
+                # What is added to a gradient is added in float32.
+                adds = not order.plain or self.options.weight_decay
+                run.descend(self.gradient.float() if adds else self.gradient)
                 yield True
-            with torch.cuda.stream(self.stream):
-                moved = run.order.start.sub_(self.weights)
-                torch.index_select(moved, 0, self.usual, out=update)
-                loss.copy_(self.loss)
-
-    def _begin(self, order: Order) -> LocalRun:
-        """The order with its vectors permuted, on the memory of this slot."""
-        correction = None if order.correction is None else order.correction[self.own]
-        own = replace(order, start=order.start[self.own], correction=correction)
-        run = LocalRun(self.data, self.options, own, self.weights)
-        self.loss.zero_()
-        if run.mask is not None:
-            self.mask.copy_(run.mask)
-        return run
-
-    def _step(self, run: LocalRun, step: int, graph: Graph) -> None:
-        graph.images.copy_(run.images(step))
-        torch.index_select(self.data.labels, 0, run.points[step], out=graph.labels)
-        graph.replay.replay()
-        gradient = self.gradient
-        changed = not run.order.plain or self.options.weight_decay
-        if gradient.dtype != self.weights.dtype and changed:
-            gradient = gradient.float()
-        run.descend(gradient)
+            torch.index_select(own.start.sub_(self.weights), 0, self.usual, out=update)
+            loss.copy_(self.loss)
 
     def capture(self, size: int) -> None:
         """The gradient of a batch of `size` as a graph, once."""
@@ -196,14 +183,3 @@ def _views(network: Network, flat: Tensor) -> Iterator[tuple[Parameter, Tensor]]
             yield p, part.view(out, rows, columns, inside).permute(0, 3, 1, 2)
         else:
             yield p, part.view(p.shape)
-
-
-def _queues(steps: NDArray[np.int64], slots: int) -> list[list[int]]:
-    """Tasks for every slot, longest first, each for the slot that is free first."""
-    queues: list[list[int]] = [[] for _ in range(slots)]
-    load = [0] * slots
-    for task in sorted(range(len(steps)), key=lambda i: (-int(steps[i]), i)):
-        least = load.index(min(load))
-        queues[least].append(task)
-        load[least] += int(steps[task])
-    return queues
