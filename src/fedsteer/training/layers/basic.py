@@ -57,12 +57,12 @@ class Layer(Protocol):
     """One layer."""
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Outputs, and what `backward` needs to see again besides the inputs."""
+        """Outputs, and what `backward` needs to see again."""
 
-    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
+    def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
         """The gradient of the inputs (unused if `first`); `flat` takes that of the parameters.
 
-        Parameters are read before `flat` takes anything, because that may change them.
+        A parameter is read before `flat` takes its gradient, because that may change it.
         """
 
 
@@ -79,11 +79,12 @@ class Linear:
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         matrix, bias = self.views(flat.weights)
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.transpose(1, 2))
-        return activate_(outputs, self.activation), outputs
+        return activate_(outputs, self.activation), (inputs, outputs)
 
-    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
+    def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
+        inputs, outputs = seen
         into, into_bias = self.views(flat.into)
-        back = activation_gradient(seen, back, self.activation)
+        back = activation_gradient(outputs, back, self.activation)
         further = back if first else torch.bmm(back, self.views(flat.weights)[0])
         flat.take_product(into, back.transpose(1, 2), inputs)
         flat.take(into_bias, back.sum(dim=1))
@@ -123,20 +124,16 @@ class Convolution:
             self.pools,
             beside,
         )
-        return values, (values, which)
+        return values, (inputs, values if self.activation else None, which)
 
     def backward(
-        self,
-        flat: Flat,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
-        beside: Tensor | None = None,
+        self, flat: Flat, seen: Any, back: Tensor, first: bool, beside: Tensor | None = None
     ) -> Tensor:
-        values, which = seen
+        inputs, values, which = seen
         back = activation_gradient(values, back, self.activation)
-        offset = None if self.bias < 0 else back.sum(dim=(1, 2, 3))
+        offset = self.offset(flat.into)
+        if offset is not None:
+            flat.take(offset, back.sum(dim=(1, 2, 3)))
         sides = (inputs.shape[2], inputs.shape[3])
         if which is not None:
             whole = self.window.over(sides[0]), self.window.over(sides[1])
@@ -152,8 +149,6 @@ class Convolution:
         operations(inputs).filter_gradient(inputs, back, self.window, found, self.exact)
         if flat.gradient is None:
             flat.take(into, found)
-        if offset is not None:
-            flat.take(flat.into[:, self.bias : self.bias + self.outside], offset)
         return further
 
     def filters(self, flat: Tensor) -> Tensor:
@@ -174,9 +169,9 @@ class Flatten:
     """Images to vectors, in the order channel, row, column."""
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        return inputs.permute(0, 1, 4, 2, 3).flatten(2), None
+        return inputs.permute(0, 1, 4, 2, 3).flatten(2), inputs.shape
 
-    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
-        height, width, channels = inputs.shape[2:]
+    def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
+        height, width, channels = seen[2:]
         shaped = back.unflatten(2, (channels, height, width))
         return shaped.permute(0, 1, 3, 4, 2).contiguous()

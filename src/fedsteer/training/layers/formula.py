@@ -7,7 +7,6 @@ stacked convolution or a sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -34,16 +33,13 @@ def backpropagate(
 
     `flat` takes the gradient of the parameters.
     """
-    inputs, seen = [], []
+    seen = []
     for layer in layers:
-        inputs.append(value)
         value, kept = layer.forward(flat, value)
         seen.append(kept)
     losses, back = cross_entropy_gradient(value, labels, weights, masks)
-    for index in range(len(layers) - 1, -1, -1):
-        back = layers[index].backward(
-            flat, inputs[index], seen[index], back, first=index == 0 and not inner
-        )
+    for index, layer in reversed(list(enumerate(layers))):
+        back = layer.backward(flat, seen[index], back, first=index == 0 and not inner)
     return losses, back
 
 
@@ -88,14 +84,15 @@ class FormulaGradient:
         With a rate, the weights take a step of plain SGD, and stand in place of the gradient.
         """
         value = images.flatten(2) if self.dense else channels_last(images)
-        flat = Flat(weights, rate=rate or 0.0)
+        gradient = short = None
         if rate is None:
             gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
             gradient[:, self.network.dim :] = 0
-            flat = Flat(weights, gradient)
         if self.shortens and weights.is_cuda:
-            flat, value = replace(flat, short=weights.bfloat16()), value.bfloat16()
-        return flat.into, backpropagate(self.layers, flat, value, labels, shares, masks)[0]
+            short, value = weights.bfloat16(), value.bfloat16()
+        flat = Flat(weights=weights, gradient=gradient, rate=rate or 0.0, short=short)
+        losses, _ = backpropagate(self.layers, flat, value, labels, shares, masks)
+        return flat.into, losses
 
     def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         if self._order is None or self._order[0].device != flat.device:

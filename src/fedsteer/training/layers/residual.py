@@ -90,18 +90,14 @@ class Norm:
     relu: bool = False
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        return normalise(inputs, self._how(flat))
+        outputs, moments = normalise(inputs, self._how(flat))
+        return outputs, (inputs, moments)
 
     def backward(
-        self,
-        flat: Flat,
-        inputs: Tensor,
-        seen: Any,
-        back: Tensor,
-        first: bool,
-        beside: Tensor | None = None,
+        self, flat: Flat, seen: Any, back: Tensor, first: bool, beside: Tensor | None = None
     ) -> Tensor:
-        found, factor, offset = normalise_back(inputs, seen, self._how(flat), back, beside)
+        inputs, moments = seen
+        found, factor, offset = normalise_back(inputs, moments, self._how(flat), back, beside)
         flat.take(self._view(flat.into, self.weight), factor)
         flat.take(self._view(flat.into, self.bias), offset)
         return found
@@ -125,26 +121,25 @@ class Block:
     shortcut: Convolution | None
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        ahead, moments1 = self.norm1.forward(flat, inputs)
-        inner, _ = self.conv1.forward(flat, ahead)
-        middle, moments2 = self.norm2.forward(flat, inner)
-        around = inputs
+        ahead, seen_norm1 = self.norm1.forward(flat, inputs)
+        inner, seen_conv1 = self.conv1.forward(flat, ahead)
+        middle, seen_norm2 = self.norm2.forward(flat, inner)
+        around, seen_shortcut = inputs, None
         if self.shortcut is not None:
-            around, _ = self.shortcut.forward(flat, ahead)
-        result, _ = self.conv2.forward(flat, middle, beside=around)
-        return result, (ahead, moments1, inner, middle, moments2)
+            around, seen_shortcut = self.shortcut.forward(flat, ahead)
+        result, seen_conv2 = self.conv2.forward(flat, middle, beside=around)
+        return result, (seen_norm1, seen_conv1, seen_norm2, seen_conv2, seen_shortcut)
 
-    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
-        ahead, moments1, inner, middle, moments2 = seen
-        plain = (None, None)  # no activation, no pooling
-        behind = self.conv2.backward(flat, middle, plain, back, False)
-        behind = self.norm2.backward(flat, inner, moments2, behind, False)
+    def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
+        seen_norm1, seen_conv1, seen_norm2, seen_conv2, seen_shortcut = seen
+        behind = self.conv2.backward(flat, seen_conv2, back, False)
+        behind = self.norm2.backward(flat, seen_norm2, behind, False)
         if self.shortcut is None:
-            behind = self.conv1.backward(flat, ahead, plain, behind, False)
-            return self.norm1.backward(flat, inputs, moments1, behind, first, back)
-        around = self.shortcut.backward(flat, ahead, plain, back, False)
-        behind = self.conv1.backward(flat, ahead, plain, behind, False, around)
-        return self.norm1.backward(flat, inputs, moments1, behind, first)
+            behind = self.conv1.backward(flat, seen_conv1, behind, False)
+            return self.norm1.backward(flat, seen_norm1, behind, first, back)
+        around = self.shortcut.backward(flat, seen_shortcut, back, False)
+        behind = self.conv1.backward(flat, seen_conv1, behind, False, around)
+        return self.norm1.backward(flat, seen_norm1, behind, first)
 
 
 @dataclass(frozen=True)
@@ -152,8 +147,9 @@ class Mean:
     """The mean over all pixels: images to vectors."""
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        return inputs.to(flat.weights.dtype).mean(dim=(2, 3)), None
+        return inputs.to(flat.weights.dtype).mean(dim=(2, 3)), inputs
 
-    def backward(self, flat: Flat, inputs: Tensor, seen: Any, back: Tensor, first: bool) -> Tensor:
+    def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
+        inputs: Tensor = seen
         share = back / (inputs.shape[2] * inputs.shape[3])
         return share[:, :, None, None].to(inputs.dtype).expand(inputs.shape)
