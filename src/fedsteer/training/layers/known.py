@@ -82,8 +82,11 @@ class _Stack:
     def add(self, module: nn.Module, name: str) -> None:
         """Add a module; activations and pooling join the layer before them."""
         kind, last = type(module), self.last
-        if kind in ACTIVATIONS:
-            self.layers[-1] = _activated(last, ACTIVATIONS[kind])
+        if kind is nn.ReLU and isinstance(last, Norm) and not last.relu:
+            self.layers[-1] = replace(last, relu=True)
+        elif kind in ACTIVATIONS:
+            _need(isinstance(last, (Linear, Convolution)) and not last.activation)
+            self.layers[-1] = replace(last, activation=ACTIVATIONS[kind])
         elif kind is nn.MaxPool2d:
             _need(isinstance(last, Convolution) and last.activation and not last.pools)
             _need((module.kernel_size, module.stride, module.padding) == (2, 2, 0))
@@ -94,40 +97,40 @@ class _Stack:
             _need(not self.flat or isinstance(last, Mean))
             self.layers += [] if self.flat else [Flatten()]
             self.flat = True
+        elif kind is nn.AdaptiveAvgPool2d:
+            _need(module.output_size in (1, (1, 1)) and self.layers and not self.flat)
+            self.layers.append(Mean())
+            self.flat = True
         else:
             makers = {
                 nn.Linear: self._linear,
                 nn.Conv2d: self._convolution,
                 nn.BatchNorm2d: self._norm,
                 PreActBlock: self._block,
-                nn.AdaptiveAvgPool2d: self._mean,
             }
             _need(kind in makers and self.flat == (kind is nn.Linear))
             self.layers.append(makers[kind](module, name))
-            self.flat = self.flat or kind is nn.AdaptiveAvgPool2d
 
     def _start(self, name: str, parameter: str) -> int:
         """Where a parameter is in the flat vector."""
         _need(f"{name}.{parameter}" in self.starts)
         return self.starts[f"{name}.{parameter}"]
 
-    def _mean(self, module: nn.AdaptiveAvgPool2d, name: str) -> Mean:
-        _need(module.output_size in (1, (1, 1)) and self.layers)
-        return Mean()
-
     def _linear(self, module: nn.Linear, name: str) -> Linear:
         weight, bias = self._start(name, "weight"), self._start(name, "bias")
         return Linear(module.in_features, module.out_features, weight, bias)
 
     def _convolution(self, module: nn.Conv2d, name: str) -> Convolution:
-        _need(_plain(module))
-        bias = -1 if module.bias is None else self._start(name, "bias")
+        size, stride, padding = module.kernel_size[0], module.stride[0], module.padding[0]
+        _need((module.kernel_size, module.stride) == ((size, size), (stride, stride)))
+        _need(module.padding == (padding, padding) and 0 <= padding < size)
+        _need((module.padding_mode, module.dilation, module.groups) == ("zeros", (1, 1), 1))
         return Convolution(
-            module.in_channels,
-            module.out_channels,
-            Window(module.kernel_size[0], module.stride[0], module.padding[0]),
-            self._start(name, "weight"),
-            bias,
+            inside=module.in_channels,
+            outside=module.out_channels,
+            window=Window(size, stride, padding),
+            weight=self._start(name, "weight"),
+            bias=-1 if module.bias is None else self._start(name, "bias"),
             exact=self.exact,
         )
 
@@ -145,26 +148,3 @@ class _Stack:
             conv2=self._convolution(module.conv2, f"{name}.conv2"),
             shortcut=None if around is None else self._convolution(around, f"{name}.shortcut"),
         )
-
-
-def _activated(layer: Any, activation: str) -> Layer:
-    """The layer with the activation behind it."""
-    if isinstance(layer, Norm) and activation == "relu" and not layer.relu:
-        return replace(layer, relu=True)
-    _need(isinstance(layer, (Linear, Convolution)) and not layer.activation)
-    _need(not getattr(layer, "pools", False))
-    activated: Layer = replace(layer, activation=activation)
-    return activated
-
-
-def _plain(module: nn.Conv2d) -> bool:
-    """A square kernel, no groups, and zero padding smaller than the kernel."""
-    rows, columns = module.kernel_size
-    return (
-        rows == columns
-        and module.stride[0] == module.stride[1]
-        and module.dilation == (1, 1)
-        and module.groups == 1
-        and module.padding_mode == "zeros"
-        and module.padding in [(p, p) for p in range(rows)]
-    )
