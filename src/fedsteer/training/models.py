@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,9 @@ def emnist_cnn(
 ) -> nn.Module:
     """Three 5x5 convolutions with tanh; pooling after the first two (text: pools=3)."""
     layers: list[nn.Module] = []
-    depth = shape[0]
-    for index, size in enumerate(channels):
-        layers += [nn.Conv2d(depth, size, 5, padding=2), nn.Tanh()]
+    for index, (inside, outside) in enumerate(pairwise((shape[0], *channels))):
+        layers += [nn.Conv2d(inside, outside, 5, padding=2), nn.Tanh()]
         layers += [nn.MaxPool2d(2)] if index < pools else []
-        depth = size
     return _with_head(layers, shape, classes, hidden, "tanh")
 
 
@@ -66,10 +65,8 @@ def fashion_cnn(
     if head not in ("logits", "softmax"):
         raise unknown("head", head, ("logits", "softmax"))
     layers: list[nn.Module] = []
-    depth = shape[0]
-    for size in channels:
-        layers += [nn.Conv2d(depth, size, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
-        depth = size
+    for inside, outside in pairwise((shape[0], *channels)):
+        layers += [nn.Conv2d(inside, outside, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
     if head == "logits":
         return _with_head(layers, shape, classes, hidden, "relu")
     plain = _with_head(layers, shape, classes, hidden, None)
@@ -99,14 +96,12 @@ class PreActBlock(nn.Module):  # type: ignore[misc]
 def preact_resnet18(shape: Shape, classes: int, width: int = 64) -> nn.Module:
     """PreAct ResNet-18 (He et al. 2016), batch norm without running statistics."""
     layers: list[nn.Module] = [nn.Conv2d(shape[0], width, 3, padding=1, bias=False)]
-    inside = width
-    for stage in range(4):
-        outside = width * 2**stage
-        layers += [PreActBlock(inside, outside, 1 if stage == 0 else 2)]
-        layers += [PreActBlock(outside, outside, 1)]
-        inside = outside
-    tail = [_norm(inside), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, *tail, nn.Linear(inside, classes))
+    widths = (width, width, 2 * width, 4 * width, 8 * width)
+    for inside, outside in pairwise(widths):
+        layers.append(PreActBlock(inside, outside, stride=outside // inside))
+        layers.append(PreActBlock(outside, outside, stride=1))
+    tail = [_norm(widths[-1]), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, *tail, nn.Linear(widths[-1], classes))
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -126,16 +121,17 @@ def make_network(name: str, shape: Shape, classes: int, options: Mapping[str, An
     build = _imported(name) if ":" in name else MODELS.get(name)
     if build is None:
         raise unknown("model", name, MODELS)
-    known = list(inspect.signature(build).parameters.values())
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known)
+    parameters = inspect.signature(build).parameters.values()
+    known = [parameter.name for parameter in parameters][2:]
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     for option in options:
-        if not takes_any and option not in [p.name for p in known[2:]]:
-            raise unknown(f"option of model {name}", option, [p.name for p in known[2:]])
+        if not takes_any and option not in known:
+            raise unknown(f"option of model {name}", option, known)
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
-    for key in ("channels", "hidden", "width") if name in MODELS else ():
-        sizes = plain.get(key, ())
-        if key == "width" and key in plain:
-            sizes = (sizes,)
+    for key in ("channels", "hidden", "width"):
+        if name not in MODELS or key not in plain:
+            continue
+        sizes = (plain[key],) if key == "width" else plain[key]
         if not isinstance(sizes, tuple) or not all(type(n) is int and n > 0 for n in sizes):
             raise ConfigurationError(
                 f"{key} of model {name} must be whole numbers above 0 like [64], not {options[key]}"
