@@ -22,6 +22,12 @@ class Estimates(NamedTuple):
         return found
 
 
+NO_ESTIMATES = Estimates(products=np.zeros(1), squares=np.zeros(1))
+"""Of every client: it is estimated to send nothing."""
+NOT_SOLVED = Estimates(products=np.full(1, np.nan), squares=np.full(1, np.nan))
+"""Of a rule without coordinates."""
+
+
 class Beliefs(Protocol):
     """What a rule believed of the active clients, and how good its basis was.
 
@@ -29,11 +35,11 @@ class Beliefs(Protocol):
     """
 
     @property
-    def before(self) -> Estimates | None:
+    def before(self) -> Estimates:
         """The estimates when the updates came in."""
 
     @property
-    def after(self) -> Estimates | None:
+    def after(self) -> Estimates:
         """The estimates with coordinates recomputed from the updates."""
 
     @property
@@ -49,8 +55,8 @@ class Beliefs(Protocol):
 class PlainBeliefs:
     """Beliefs that cost nothing to compute."""
 
-    before: Estimates | None = None
-    after: Estimates | None = None
+    before: Estimates = NO_ESTIMATES
+    after: Estimates = NOT_SOLVED
     condition: float = float("nan")
     columns: int = 0
 

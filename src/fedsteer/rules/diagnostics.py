@@ -69,17 +69,13 @@ class Diagnostics:
     @cached_property
     def refreshed_errors(self) -> Floats:
         """The same for coordinates recomputed from g_i itself."""
-        after = self.beliefs.after
-        if after is None:
-            return np.full(len(self.clients), np.nan)
-        return after.residuals(self.squared_norms) / _positive(self.squared_norms)
+        refreshed = self.beliefs.after.residuals(self.squared_norms)
+        return refreshed / _positive(self.squared_norms)
 
     @cached_property
     def cosines(self) -> Floats:
         """Between g_i and the estimate before the refresh; nan without an estimate."""
         before = self.beliefs.before
-        if before is None:
-            return np.full(len(self.clients), np.nan)
         lengths = np.sqrt(_positive(self.squared_norms)) * np.sqrt(_positive(before.squares))
         cosines: Floats = before.products / lengths
         return cosines
@@ -104,8 +100,7 @@ class Diagnostics:
 
     @cached_property
     def _residuals(self) -> Floats:
-        before = self.beliefs.before
-        return self.squared_norms if before is None else before.residuals(self.squared_norms)
+        return self.beliefs.before.residuals(self.squared_norms)
 
 
 def _positive(values: Floats) -> Floats:
