@@ -301,15 +301,13 @@ def test_small_operations(kind: str) -> None:
     copied = kernels.clone(array)
     copied[:] = 0
     assert host(array).any()
-    grown = kernels.grow(array, 6)
-    np.testing.assert_array_equal(host(grown)[:3], host(array))
-    assert grown.shape == (6, 5) and not host(grown)[3:].any() and grown.dtype == array.dtype
     stacked = kernels.stack([array[2], array[0]])
     np.testing.assert_array_equal(host(stacked), host(array)[[2, 0]])
     assert kernels.check(array) is None
     assert kernels.dtype_name(array) == kind.partition("-")[2]
     zeros = kernels.allocate((2, 0, 3), array, "float32")
     assert tuple(zeros.shape) == (2, 0, 3) and kernels.dtype_name(zeros) == "float32"
+    assert kernels.allocate((4,), array).dtype == array.dtype
 
 
 def test_gradients_are_taken_away() -> None:
@@ -341,7 +339,7 @@ def test_unusable_types_are_named(bad: Any) -> None:
 
 def test_both_libraries_offer_every_kernel() -> None:
     names = [name for name, _ in inspect.getmembers(Kernels, inspect.isfunction) if name[0] != "_"]
-    assert len(names) >= 15
+    assert len(names) >= 14
     for name in names:
         wanted = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]
         for module in (in_numpy, in_torch):

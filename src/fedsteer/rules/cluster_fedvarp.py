@@ -136,5 +136,4 @@ class ClusterFedVARP(Algorithm):
         own: ClusterMemory = memory.own
         if own.rows is not None:
             return own.estimates(slots)
-        kernels, like = kernels_for(memory.like), memory.like
-        return kernels.allocate((len(slots), memory.clients.dim), like, kernels.dtype_name(like))
+        return kernels_for(memory.like).allocate((len(slots), memory.clients.dim), memory.like)

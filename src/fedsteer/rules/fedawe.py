@@ -113,7 +113,6 @@ class FedAWE(Algorithm):
         members = len(memory.clients.sizes.values)
         moved = model - outcome.result.delta
         own.models.reserve(slots, model[None], members)  # updates may be of a narrower dtype
-        assert own.models.rows is not None
         for slot in slots.tolist():
             own.models.rows[slot] = moved
         own.last[slots] = float(active.round.number)
@@ -141,6 +140,5 @@ class FedAWE(Algorithm):
         """w_i of each member; None, the global model, for others and before the first step."""
         starts = [own.initial if member else None for member in members]
         for index in np.flatnonzero(members & (own.last[slots] > 0)):
-            assert own.models.rows is not None
             starts[index] = own.models.rows[slots[index]]
         return starts

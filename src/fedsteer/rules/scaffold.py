@@ -85,34 +85,31 @@ class Scaffold(AveragingRule):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: ScaffoldMemory = memory.own
-        n, kernels = active.total, active.kernels
+        n, kernels, updates = active.total, active.kernels, active.round.updates
+        dim = memory.clients.dim
         if own.control is None:
             if not len(active):  # it is unknown what updates are like
                 return
-            own.control = kernels.allocate(
-                (active.round.updates.shape[1],), active.round.updates, "float64"
-            )
+            own.control = kernels.allocate((dim,), updates, "float64")
         sent = own.control
         before = own.total / n if own.total > 0 and n > 0 else 1.0
         own.control, own.total = kernels.clone(sent), n
         own.control *= before - float(active.shares.sum())
         if not len(active):
             return
-        assert active.round.steps is not None
         rates = 1.0 / (active.round.steps * self.options.local_rate)
         # g_i / (steps * rate) may overflow two bytes.
-        wide = "float64" if kernels.dtype_name(active.round.updates) == "float64" else "float32"
-        like = kernels.allocate((0, active.round.updates.shape[1]), active.round.updates, wide)
+        wide = "float64" if kernels.dtype_name(updates) == "float64" else "float32"
+        like = kernels.allocate((0, dim), updates, wide)
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows
-        assert rows is not None
-        kernels.add_rows(own.control, active.shares * rates, active.round.updates)
+        kernels.add_rows(own.control, active.shares * rates, updates)
         if active.resized:
             grown = (active.sizes - active.old_sizes) / n
             kernels.add_rows(own.control, grown, rows, active.slots)
         for index, slot in enumerate(active.slots.tolist()):
-            update = active.round.updates[index : index + 1]
-            rows[slot] += kernels.combine(rates[None, index : index + 1], update)[0] - sent
+            one = slice(index, index + 1)
+            rows[slot] += kernels.combine(rates[None, one], updates[one])[0] - sent
         own.known[active.slots] = 1.0
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:

@@ -114,8 +114,7 @@ def untracked(array: Array) -> Array:
 
 def zero_rows(like: Array, dim: int) -> Array:
     """(0, d) of the library, type and device of `like`."""
-    kernels = kernels_for(like)
-    return kernels.allocate((0, dim), like, kernels.dtype_name(like))
+    return kernels_for(like).allocate((0, dim), like)
 
 
 def _vector(values: Any, name: str, count: int) -> Floats:

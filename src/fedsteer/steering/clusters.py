@@ -80,8 +80,7 @@ class ClusterMemory(Component):
         mixing[where, positions] = active.sizes[positions]
         mixing /= mixing.sum(axis=1, keepdims=True)
         if self.rows is None:
-            shape = (len(self.mass), updates.shape[1])
-            self.rows = kernels.allocate(shape, updates, kernels.dtype_name(updates))
+            self.rows = kernels.allocate((len(self.mass), updates.shape[1]), updates)
         means = kernels.combine(mixing, updates)
         in_order = list(zip(touched.tolist(), range(len(touched)), strict=True))
         kernels.write_rows(self.rows, means, in_order)

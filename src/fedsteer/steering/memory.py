@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class RowStore(Component):
     """(capacity, d) rows by slot, of the library and device of the first stored update."""
 
-    rows: Array | None = None
+    rows: Array = None  # None before the first
 
     def kept_as(self, updates: Array) -> str:
         """The dtype in which updates are stored."""
@@ -33,13 +33,13 @@ class RowStore(Component):
 
     def reserve(self, slots: Integers, like: Array, expected: int) -> None:
         """Make room for these slots, the first time for at least `expected` members."""
-        kernels = kernels_for(like)
+        kernels, old, dim = kernels_for(like), self.rows, like.shape[1]
         needed = int(slots.max()) + 1 if len(slots) else 0
-        if self.rows is None:
-            shape = (max(needed, expected), like.shape[1])
-            self.rows = kernels.allocate(shape, like, kernels.dtype_name(like))
-        elif needed > len(self.rows):
-            self.rows = kernels.grow(self.rows, max(needed, 2 * len(self.rows)))
+        if old is None:
+            self.rows = kernels.allocate((max(needed, expected), dim), like)
+        elif needed > len(old):
+            self.rows = kernels.allocate((max(needed, 2 * len(old)), dim), old)
+            self.rows[: len(old)] = old
 
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
         """rows[slots] = updates."""
@@ -55,7 +55,7 @@ class UpdateMemory(Component):
     store: RowStore = field(default_factory=RowStore)
     squares: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # |h_i|^2; -1: none
     scales: Table = field(default_factory=lambda: Table.empty(0))  # beta_i
-    base: Array | None = None  # (d,) float64: float32 would drift over many rounds
+    base: Array = None  # (d,) float64: float32 would drift over many rounds
     longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
 
     def recall(self, active: Active, weights: Floats) -> Recalled:
@@ -87,19 +87,16 @@ class UpdateMemory(Component):
         if not len(active):
             return
         kernels, slots, known = active.kernels, active.slots, recalled.known
+        updates = active.round.updates
         if self.base is None:
-            self.base = kernels.allocate(
-                (active.round.updates.shape[1],), active.round.updates, "float64"
-            )
+            self.base = kernels.allocate((updates.shape[1],), updates, "float64")
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
-        self.store.write(slots, active.round.updates, len(clients.sizes.values))
+        self.store.write(slots, updates, len(clients.sizes.values))
         # Add what was stored, in the dtype of the first updates: that is what is subtracted later.
         stored = self.store.rows
-        assert stored is not None
-        same = kernels.dtype_name(stored) == kernels.dtype_name(active.round.updates)
-        rows, picked = (active.round.updates, None) if same else (stored, slots)
+        rows, picked = (updates, None) if stored.dtype == updates.dtype else (stored, slots)
         kernels.add_rows(self.base, active.sizes * scales, rows, picked)
         before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
         after = (active.sizes * scales) ** 2 * recalled.result.squared_norms
@@ -124,11 +121,10 @@ class UpdateMemory(Component):
     def _restore_precision(self, clients: Clients, active: Active | None = None) -> None:
         """Sum anew if a part that was once in `base` is far longer than what remains."""
         kernels, known = kernels_for(self.base), np.flatnonzero(self.squares.values >= 0)
-        assert self.base is not None
         if self.longest <= OUTWEIGHS**2 * float((self.base * self.base).sum()):
             return
         self.longest = 0.0
-        self.base = kernels.allocate(tuple(self.base.shape), self.base, "float64")
+        self.base[:] = 0.0
         sizes = clients.sizes_now(len(self.squares.values), active)
         weights = sizes[known] * self.scales[known]
         kernels.add_rows(self.base, weights, self.store.rows, known)
@@ -138,9 +134,8 @@ class UpdateMemory(Component):
         shape = (len(slots), like.shape[1])
         rows = kernels_for(like).allocate(shape, like, self.store.kept_as(like))
         scales = self.scales[slots].tolist()
-        stored: Any = self.store.rows
         for index in np.flatnonzero(self.squares[slots] >= 0).tolist():
-            rows[index] = stored[slots[index]] * scales[index]
+            rows[index] = self.store.rows[slots[index]] * scales[index]
         return rows
 
 

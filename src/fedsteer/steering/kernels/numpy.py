@@ -127,14 +127,8 @@ def sketch(updates: Rows, width: int, seed: int) -> Floats:
     return result
 
 
-def allocate(shape: tuple[int, ...], like: Rows | None, dtype: str) -> NDArray[Any]:
-    return np.zeros(shape, _dtype(dtype))
-
-
-def grow(array: NDArray[Any], length: int) -> NDArray[Any]:
-    grown = np.zeros((length, *array.shape[1:]), array.dtype)
-    grown[: len(array)] = array
-    return grown
+def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> NDArray[Any]:
+    return np.zeros(shape, like.dtype if dtype is None else _dtype(dtype))
 
 
 def largest(updates: Rows, position: int) -> float:

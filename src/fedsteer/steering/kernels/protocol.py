@@ -32,11 +32,8 @@ class Kernels(Protocol):
     def sketch(self, updates: Array, width: int, seed: int) -> Floats:
         """(m, width) sketches whose inner products estimate those of the updates."""
 
-    def allocate(self, shape: tuple[int, ...], like: Array, dtype: str) -> Array:
-        """Zeros of this shape and dtype, in the library and on the device of `like`."""
-
-    def grow(self, array: Array, length: int) -> Array:
-        """The same rows, with zero rows appended up to `length`."""
+    def allocate(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
+        """Zeros in the library, on the device and, by default, of the dtype of `like`."""
 
     def largest(self, updates: Array, position: int) -> float:
         """The largest absolute value in one of the updates."""

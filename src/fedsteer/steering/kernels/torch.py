@@ -186,15 +186,9 @@ def sketch(updates: Rows, width: int, seed: int) -> Floats:
 
 
 @lasting
-def allocate(shape: tuple[int, ...], like: Rows, dtype: str) -> Tensor:
-    return torch.zeros(shape, dtype=getattr(torch, dtype), device=like.device)
-
-
-@lasting
-def grow(array: Tensor, length: int) -> Tensor:
-    grown = array.new_zeros((length, *array.shape[1:]))
-    grown[: len(array)] = array
-    return grown
+def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> Tensor:
+    kind = like.dtype if dtype is None else getattr(torch, dtype)
+    return torch.zeros(shape, dtype=kind, device=like.device)
 
 
 def largest(updates: Rows, position: int) -> float:

@@ -39,7 +39,12 @@ class Vectors:
         if isinstance(picked, tuple):
             every, block = picked
             assert every == slice(None)
-            return _stacked([row[block] for row in self.rows])
+            parts = [row[block] for row in self.rows]
+            if isinstance(parts[0], np.ndarray):
+                return np.stack(parts)
+            from torch import stack
+
+            return stack(parts)
         if isinstance(picked, (int, np.integer)):
             return self.rows[picked]
         numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
@@ -50,12 +55,3 @@ class Vectors:
     def nbytes(self) -> int:
         """Of all rows, as for a matrix."""
         return sum(row.nbytes for row in self.rows)
-
-
-def _stacked(rows: list[Any]) -> Any:
-    """A matrix with copies of these rows."""
-    if isinstance(rows[0], np.ndarray):
-        return np.stack(rows)
-    from torch import stack
-
-    return stack(rows)
