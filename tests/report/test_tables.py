@@ -12,6 +12,7 @@ import pytest
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import find_runs
 from fedsteer.report import Summary, summarise, to_csv, to_markdown, to_text
+from fedsteer.report.entries import seed_of
 from fedsteer.report.tables import count, duration, size
 from tests.report.made_records import make_comparison, make_result, make_run
 
@@ -67,7 +68,7 @@ def test_difference_is_paired_by_seed(small: Path) -> None:
 def test_only_common_seeds_are_paired(small: Path) -> None:
     make_result(small / "fedsteer" / "seed-7", "fedsteer (practical)", 7, {"accuracy": 0.1})
     ours = table(small).rows[-1]
-    assert ours.seeds == (0, 1, 2, 7)
+    assert [seed_of(run) for run in ours.counted] == [0, 1, 2, 7]
     assert ours.estimates["difference"] is not None and ours.estimates["difference"].count == 3
 
 
@@ -163,7 +164,7 @@ def test_full_participation_is_not_fedavg(tmp_path: Path) -> None:
 def test_unfinished_runs_are_named_and_not_counted(small: Path) -> None:
     make_result(small / "fedavg" / "seed-3", "fedavg", 3, None)
     found = table(small)
-    assert found.rows[1].unfinished == 1 and found.rows[1].seeds == (0, 1, 2)
+    assert found.rows[1].unfinished == 1 and found.rows[1].finished == 3
     assert "1 unfinished run is not counted." in to_markdown(found)
 
 
@@ -247,7 +248,7 @@ def test_one_run_with_other_settings_leaves_the_others_together(tmp_path: Path) 
         for seed in (0, 1):
             make_run(tmp_path / f"{rule}{seed}", rule, seed=seed, rounds=4)
     make_run(tmp_path / "other", "fedavg", seed=0, rounds=5)
-    found = {(row.experiment, row.label): len(row.seeds) for row in table(tmp_path).rows}
+    found = {(row.experiment, row.label): row.finished for row in table(tmp_path).rows}
     assert found == {
         ("digits (run.rounds=4)", "fedavg"): 2,
         ("digits (run.rounds=4)", "mifa"): 2,
@@ -264,7 +265,7 @@ def test_seeds_may_be_unknown(tmp_path: Path) -> None:
     for place, accuracy in enumerate((0.5, 0.7)):
         make_result(tmp_path / str(place), "fedavg", None, {"accuracy": accuracy})
     row = table(tmp_path).rows[0]
-    assert row.seeds == (None, None)
+    assert row.finished == 2
     assert row.accuracy is not None and row.accuracy.mean == pytest.approx(0.6)
 
 

@@ -10,15 +10,15 @@ The page is one HTML file that needs no network: it carries plotly.js (`assets/`
 pictures (`figures/`) need matplotlib.
 """
 
-from fedsteer.report.entries import title_of
+from fedsteer.report.entries import Entry, title_of
 from fedsteer.report.figures import files_of, table_of, write_files
 from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.page import write_page
-from fedsteer.report.summary import Row, Summary, summarise
+from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import to_csv, to_markdown, to_text
 
 __all__ = [
-    "Row",
+    "Entry",
     "Summary",
     "files_of",
     "summarise",

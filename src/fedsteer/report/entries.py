@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.records.names import SEED, label_of
+from fedsteer.report.statistics import Estimate
 
 Key = TypeVar("Key")
 
@@ -32,9 +33,10 @@ class Entry:
     """The runs of one rule in one experiment, by seed."""
 
     experiment: str
-    label: str
-    rule: str  # the name without preset or options; full participation is called by its label
+    label: str  # the rule with preset and options
+    rule: str  # the name alone; full participation is called by its label
     runs: tuple[Run, ...]
+    estimates: Mapping[str, Estimate | None] = field(default_factory=dict)  # see `summarise`
 
     @property
     def counted(self) -> tuple[Run, ...]:
@@ -45,6 +47,27 @@ class Entry:
     def shown(self) -> tuple[Run, ...]:
         """The runs drawn as curves: the finished ones, or all while none is."""
         return self.counted or self.runs
+
+    @property
+    def finished(self) -> int:
+        """How many runs are counted."""
+        return len(self.counted)
+
+    @property
+    def unfinished(self) -> int:
+        """How many are not."""
+        return len(self.runs) - self.finished
+
+    @property
+    def failures(self) -> list[str]:
+        """Why unfinished runs failed."""
+        failed = [(run, run.failure) for run in self.runs if not run.finished]
+        return [f"seed {seed_of(run)}: {why}" for run, why in failed if why]
+
+    @property
+    def accuracy(self) -> Estimate | None:
+        """Final test accuracy."""
+        return self.estimates["accuracy"]
 
 
 def look(value: Any, *keys: str) -> Any:
@@ -75,7 +98,7 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
     unique = list({run.folder.resolve(): run for run in runs}.values())
     if not unique:
         raise DataError("there are no runs to report")
-    by_name = _grouped(unique, lambda run: _text(run, "experiment", "name"))
+    named = _grouped(unique, lambda run: _text(run, "experiment", "name"))
     found = [
         Entry(
             experiment=experiment,
@@ -83,8 +106,8 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
             rule=label if label == FULL else _text(members[0], "rule", "name") or label,
             runs=tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
         )
-        for name, together in by_name.items()
-        for experiment, part in _apart(name, together)
+        for name, together in named.items()
+        for experiment, part in _apart(name, together).items()
         for label, members in _grouped(part, _label).items()
     ]
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
@@ -109,21 +132,21 @@ def title_of(runs: Iterable[Run]) -> str:
     return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 
 
-def _by_settings(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
+def _by_settings(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
     """Runs with other data or length belong to another experiment, whatever its name."""
-    settings = [_settings(run) for run in runs]
-    varied = [
-        key
-        for key in dict.fromkeys(key for one in settings for key in one)
+    settings = {run: _settings(run) for run in runs}
+    values: dict[str, set[str]] = {}
+    for own in settings.values():
+        for key, value in own.items():
+            values.setdefault(key, set()).add(value)
+
+    def title(run: Run) -> str:
         # A setting that a run does not have is no difference: its records may be older.
-        if len({one[key] for one in settings if key in one}) > 1
-    ]
-    words = {
-        run.folder: ", ".join(f"{key}={own[key]}" for key in varied if key in own)
-        for run, own in zip(runs, settings, strict=True)
-    }
-    parts = _grouped(runs, lambda run: words[run.folder])
-    return [(f"{experiment} ({own})" if own else experiment, part) for own, part in parts.items()]
+        own = {key: value for key, value in settings[run].items() if len(values[key]) > 1}
+        words = ", ".join(f"{key}={own[key]}" for key in values if key in own)
+        return f"{experiment} ({words})" if words else experiment
+
+    return _grouped(runs, title)
 
 
 def _settings(run: Run) -> dict[str, str]:
@@ -144,27 +167,25 @@ def _settings(run: Run) -> dict[str, str]:
     return found if rounds is None else found | {"run.rounds": json.dumps(rounds)}
 
 
-def _apart(experiment: str, runs: list[Run]) -> list[tuple[str, list[Run]]]:
+def _apart(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
     """Comparisons that share a name but have different folders are different experiments."""
     by_settings = _by_settings(experiment, runs)
     if not (clash := _clash(runs)):
         return by_settings
-    parts = _grouped(runs, _comparison)
-    titles = [folder.name for folder in parts]
-    tellable = len(parts) > 1 and len(set(titles)) == len(titles)
+    by_folder = _grouped(runs, lambda run: f"{experiment} ({_comparison(run).name})".strip())
     # Runs made one by one have folders of their own, whether they belong together or not.
-    alone = not tellable or any(run.folder.resolve() in parts for run in runs)
-    if alone and not any(_clash(part) for _, part in by_settings):
+    alone = len(by_folder) == 1 or any(_comparison(run) == run.folder.resolve() for run in runs)
+    if alone and not any(_clash(part) for part in by_settings.values()):
         return by_settings
-    if not tellable:
+    if len(by_folder) == 1:
         raise DataError(
             f"{clash[0].folder} and {clash[1].folder} are runs of the same rule with the same "
             "seed; report them apart"
         )
-    named = zip(titles, parts.values(), strict=True)
-    return [
-        pair for title, part in named for pair in _apart(f"{experiment} ({title})".strip(), part)
-    ]
+    found: dict[str, list[Run]] = {}
+    for title, part in by_folder.items():
+        found |= _apart(title, part)
+    return found
 
 
 def _comparison(run: Run) -> Path:

@@ -22,8 +22,10 @@ from fedsteer.records.files import write_atomically
 from fedsteer.report.entries import look
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
-from fedsteer.report.page_data import Material, collect, page_data
+from fedsteer.report.page_data import in_page_order, page_data
+from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import Column, columns, note
+from fedsteer.report.visits import Visits, read_visits
 
 DENSE = 11  # more columns than this are set smaller
 
@@ -51,8 +53,11 @@ def render(
 ) -> str:
     """The page as text."""
     known = list(runs)
-    material = collect(known, baseline, list((paper_table or {}).get("paper") or ()))
-    data = page_data(material)
+    order = list((paper_table or {}).get("paper") or ())
+    summary = in_page_order(summarise(known, baseline), known, order)
+    visits = [[read_visits(run) for run in row.shown] for row in summary.rows]
+    data = page_data(summary, visits)
+    kept = _by_experiment(summary, lambda places: _kept([visits[at] for at in places]))
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
         "plots": _asset("plots.js"),
@@ -63,11 +68,11 @@ def render(
         scripts,
         policy=" ".join(f"'sha256-{_base64(digest)}'" for digest in digests),
         title=escape(title),
-        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(material, title)),
+        facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(summary, title)),
         style=_asset("page.css"),
         paper_table=_paper_table_card(known, paper_table) if paper_table else "",
-        tables=_by_experiment(material, _headline),
-        figures="\n".join(_cards(material, data)),
+        tables=_by_experiment(summary, lambda places: _headline(summary, places)),
+        figures="\n".join(_cards(data, kept)),
         data=_embed(data),
     )
 
@@ -86,9 +91,8 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
     return f'<section class="card wide" id="paper">{content}</section>' if content else ""
 
 
-def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
+def _cards(data: dict[str, Any], kept: str) -> Iterable[str]:
     """The cards of `cards.html` that have something to show; the page's script adds the plots."""
-    kept = _by_experiment(material, _kept)
     for card in _asset("cards.html").split("\n\n"):
         key = card.partition('id="')[2].partition('"')[0]
         has_rows = key != "events" or any(data["unused"])
@@ -96,9 +100,15 @@ def _cards(material: Material, data: dict[str, Any]) -> Iterable[str]:
             yield Template(card).substitute(kept=kept if has_rows else "")
 
 
-def _by_experiment(material: Material, content: Callable[[Material, str], str]) -> str:
-    """Content of each experiment, of which the page shows one; once if all have the same."""
-    found = [content(material, name) for name in material.summary.experiments]
+def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str:
+    """Content of each experiment, of which the page shows one; once if all have the same.
+
+    content   takes the places of an experiment's rows
+    """
+    places: dict[str, list[int]] = {}
+    for at, row in enumerate(summary.rows):
+        places.setdefault(row.experiment, []).append(at)
+    found = [content(own) for own in places.values()]
     if len(set(found)) == 1:
         return found[0]
     return "".join(
@@ -106,11 +116,11 @@ def _by_experiment(material: Material, content: Callable[[Material, str], str]) 
     )
 
 
-def _headline(material: Material, experiment: str) -> str:
+def _headline(summary: Summary, places: Sequence[int]) -> str:
     """The table of one experiment in its own scrolling box."""
-    places = material.of(experiment)
-    summary = replace(material.summary, rows=tuple(material.summary.rows[at] for at in places))
-    with_time = ran_alone([run for entry in material.entries for run in entry.runs])
+    several = len(summary.experiments) > 1
+    with_time = ran_alone([run for row in summary.rows for run in row.runs])
+    summary = replace(summary, rows=tuple(summary.rows[at] for at in places))
     shown = [column for column in columns(summary) if with_time or column.heading != "time"]
     head = "".join(
         f'<th scope="col"{_kind(column)} title="{escape(column.meaning)}">'
@@ -125,8 +135,8 @@ def _headline(material: Material, experiment: str) -> str:
             cell = escape(text) if column.words else _number(text)
             body += f'<td{_kind(column)} data-value="{value}">{cell}</td>'
         body += "</tr>\n"
-    several = len(material.summary.experiments) > 1
-    heading = f'<h3 class="name">{escape(experiment or "unnamed")}</h3>' if several else ""
+    name = escape(summary.experiments[0] or "unnamed")
+    heading = f'<h3 class="name">{name}</h3>' if several else ""
     return (
         f'{heading}<div class="scroll" tabindex="0">'
         f'<table class="headline{" dense" * (len(shown) > DENSE)}">'
@@ -135,9 +145,9 @@ def _headline(material: Material, experiment: str) -> str:
     )
 
 
-def _kept(material: Material, experiment: str) -> str:
+def _kept(visits: Sequence[Sequence[Visits]]) -> str:
     """A line if the records, packed small, hold the clients' rows of some seeds only."""
-    seeds = [[one.rows > 0 for one in material.visits[at]] for at in material.of(experiment)]
+    seeds = [[one.rows > 0 for one in runs] for runs in visits]
     partly = [kept for kept in seeds if any(kept) and not all(kept)]
     if not partly:
         return ""
@@ -146,16 +156,16 @@ def _kept(material: Material, experiment: str) -> str:
     return f'<p class="note">{words}</p>'
 
 
-def _facts(material: Material, title: str) -> list[str]:
+def _facts(summary: Summary, title: str) -> list[str]:
     """What was run, in a few words; facts on which the runs differ are left out."""
-    manifests = [run.manifest for entry in material.entries for run in entry.runs]
+    manifests = [run.manifest for row in summary.rows for run in row.runs]
 
     def common(*keys: str) -> str | None:
         found = {str(look(manifest, *keys)) for manifest in manifests}
         return found.pop() if len(found) == 1 and found != {"None"} else None
 
     clients = {len(look(manifest, "clients", "sizes") or ()) for manifest in manifests}
-    experiments, rules = len(material.summary.experiments), len(material.rules)
+    experiments, rules = len(summary.experiments), len({row.label for row in summary.rows})
     facts = [
         common("experiment", "title") or common("experiment", "name"),
         common("data", "name"),

@@ -1,14 +1,14 @@
 """The numbers of the page: what it shows of each rule in each experiment, as JSON-able data.
 
-An entry is a rule in an experiment. A rule that was run in several experiments has one name, look
-and button; the reader chooses the experiment.
+A row of the summary is a rule in an experiment. A rule that was run in several experiments has one
+name, look and button; the reader chooses the experiment.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,13 @@ from fedsteer.report.curves import (
 )
 from fedsteer.report.entries import Entry, in_order, look, number
 from fedsteer.report.styles import DARK, LIGHT, styles
-from fedsteer.report.summary import Row, Summary, summarise
+from fedsteer.report.summary import Summary
 from fedsteer.report.visits import (
     EVENTS,
     RASTER_CLIENTS,
     Visits,
     client_order,
     raster,
-    read_visits,
     residuals,
     staleness_shares,
     unused_updates,
@@ -45,54 +44,28 @@ CLASSES = 200
 LEVELS = 999  # coordinates are drawn in this many steps either side of zero
 
 
-@dataclass(frozen=True)
-class Material:
-    """What the page shows."""
-
-    summary: Summary
-    visits: list[list[Visits]]  # per entry, those of the runs that are shown
-
-    @property
-    def entries(self) -> list[Entry]:
-        """In the order of the rows."""
-        return [row.entry for row in self.summary.rows]
-
-    @property
-    def rules(self) -> list[str]:
-        """Labels, in the order of the rows."""
-        return list(dict.fromkeys(entry.label for entry in self.entries))
-
-    def of(self, experiment: str) -> list[int]:
-        """Indices of the entries of an experiment."""
-        return [at for at, entry in enumerate(self.entries) if entry.experiment == experiment]
-
-
-def collect(runs: Sequence[Run], baseline: str | None, order: Sequence[str] = ()) -> Material:
-    """Read the runs. The experiments stand in this order, others in the order of the runs."""
-    summary = summarise(runs, baseline)
-    experiment_of = {run: row.experiment for row in summary.rows for run in row.entry.runs}
+def in_page_order(summary: Summary, runs: Iterable[Run], order: Sequence[str]) -> Summary:
+    """With the experiments in this order, others in the order of the runs."""
+    experiment_of = {run: row.experiment for row in summary.rows for run in row.runs}
     known = dict.fromkeys(experiment_of[run] for run in runs if run in experiment_of)
     names = in_order(known, order)
     rows = sorted(summary.rows, key=lambda row: names.index(row.experiment))
-    return Material(
-        summary=replace(summary, rows=tuple(rows)),
-        visits=[[read_visits(run) for run in row.entry.shown] for row in rows],
-    )
+    return replace(summary, rows=tuple(rows))
 
 
-def page_data(material: Material) -> dict[str, Any]:
-    """All numbers of the plots.
+def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str, Any]:
+    """All numbers of the plots; `visits` has those of the shown runs of each row.
 
     rules         name and look of each rule
     experiments   their names
-    entries       which rule in which experiment, as indices into these two lists
+    entries       which rule in which experiment each row is, as indices into these two lists
     panels        names of the plots of each section; [] if it has nothing to show
-    others        one item per entry, None if it has no data; equal `holds` and `rasters` are kept
+    others        one item per row, None if it has no data; equal `holds` and `rasters` are kept
                   only once
     """
-    entries, visits = material.entries, material.visits
-    rules, experiments = material.rules, list(material.summary.experiments)
+    entries, experiments = summary.rows, summary.experiments
     looks = styles(entries)
+    rules = list(dict.fromkeys(entry.label for entry in entries))
     rasters = [raster(entry.shown[0]) for entry in entries]
     unique: list[Any] = []
     for one in rasters:  # all rules meet the same draws: most of these are equal
@@ -103,9 +76,9 @@ def page_data(material: Material) -> dict[str, Any]:
         "residual": [residuals(one) for one in visits],
         "staleness": [staleness_shares(one) for one in visits],
         "variance": [variance_curve(entry.shown) for entry in entries],
-        "cost": [_cost(row) for row in material.summary.rows],
+        "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
-        "holds": _holdings(material),
+        "holds": _holdings(summary),
         "events": [bound_events(entry.shown) for entry in entries],
         "raster": [None if one is None else unique.index(one) for one in rasters],
     }
@@ -156,7 +129,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     return {"rounds": [int(rounds[index]) for index in kept], "watched": pictures}
 
 
-def _cost(row: Row) -> dict[str, Any] | None:
+def _cost(row: Entry) -> dict[str, Any] | None:
     """Final accuracy and what it took; None without an accuracy or any cost."""
     costs: dict[str, Any] = {}
     for name, keys in (("memory", ["server_bytes"]), ("sent", ["bytes_up", "bytes_down"])):
@@ -167,25 +140,23 @@ def _cost(row: Row) -> dict[str, Any] | None:
     return costs | {"mean": rounded(row.accuracy.mean), "half": rounded(row.accuracy.drawn, 3)}
 
 
-def _holdings(material: Material) -> list[dict[str, Any]]:
+def _holdings(summary: Summary) -> list[dict[str, Any]]:
     """One picture for each different distribution of data (normally one per experiment).
 
     Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones in
     an experiment the first whose clients differ in presence is kept, since that orders them.
     """
     found: list[dict[str, Any]] = []
-    for place, experiment in enumerate(material.summary.experiments):
+    for place, experiment in enumerate(summary.experiments):
+        members = [row for row in summary.rows if row.experiment == experiment]
         seen: set[str] = set()
-        members = [material.entries[at] for at in material.of(experiment)]
         for entry in sorted(members, key=_presences, reverse=True):
             key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
-            picture = None if key in seen else _holds(entry.shown[0])
-            seen.add(key)
-            if picture is None:
+            if key in seen or (picture := _holds(entry.shown[0])) is None:
                 continue
-            same = next((one for one in found if picture.items() <= one.items()), None)
-            if same is not None:
-                same["experiments"].append(place)
+            seen.add(key)
+            if same := [one for one in found if picture.items() <= one.items()]:
+                same[0]["experiments"].append(place)
             else:
                 title = entry.experiment or entry.label
                 found.append({"title": title, "experiments": [place], **picture})

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.report.entries import in_order, number
+from fedsteer.report.entries import Entry, in_order, number
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate, height
-from fedsteer.report.summary import Row, Summary, summarise
+from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import MISSING, columns, markdown, percent, points, table, with_half
 
 Published = Mapping[str, Mapping[str, float]]
@@ -40,7 +40,7 @@ ALWAYS = ("experiment", "rule", "ours %")
 class Line:
     """One rule in one experiment. `row` is that of the chosen setting, if it had several."""
 
-    row: Row
+    row: Entry
     label: str
     paper: float | None
     held_out: Mapping[str, Estimate]  # setting -> accuracy that it was chosen by
@@ -99,8 +99,8 @@ def lines_of(summary: Summary, published: Published) -> list[Line]:
     return lines
 
 
-def _held_out(row: Row) -> Estimate | None:
-    return estimate(number(run.result, "held_out_accuracy") for run in row.entry.counted)
+def _held_out(row: Entry) -> Estimate | None:
+    return estimate(number(run.result, "held_out_accuracy") for run in row.counted)
 
 
 def _cells(line: Line, summary: Summary) -> dict[str, str]:

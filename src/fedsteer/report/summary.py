@@ -10,7 +10,7 @@ evaluations of the last third of the training rounds is reported too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedsteer.errors import unknown
@@ -30,54 +30,14 @@ TOTALS = (
 
 
 @dataclass(frozen=True)
-class Row:
-    """One rule in one experiment. Accuracies are shares (0 to 1), memory and traffic are bytes."""
-
-    entry: Entry
-    estimates: dict[str, Estimate | None]  # accuracies, differences, costs; the CSV's names
-
-    @property
-    def experiment(self) -> str:
-        """Its name."""
-        return self.entry.experiment
-
-    @property
-    def label(self) -> str:
-        """The rule with preset and options."""
-        return self.entry.label
-
-    @property
-    def seeds(self) -> tuple[int | None, ...]:
-        """Of the finished runs."""
-        return tuple(seed_of(run) for run in self.entry.counted)
-
-    @property
-    def finished(self) -> int:
-        """How many runs are counted."""
-        return len(self.entry.counted)
-
-    @property
-    def unfinished(self) -> int:
-        """How many are not."""
-        return len(self.entry.runs) - self.finished
-
-    @property
-    def failures(self) -> list[str]:
-        """Why unfinished runs failed."""
-        failed = [(run, run.failure) for run in self.entry.runs if not run.finished]
-        return [f"seed {seed_of(run)}: {why}" for run, why in failed if why]
-
-    @property
-    def accuracy(self) -> Estimate | None:
-        """Final test accuracy."""
-        return self.estimates["accuracy"]
-
-
-@dataclass(frozen=True)
 class Summary:
-    """The rows, best accuracy first within each experiment."""
+    """The rows, best accuracy first within each experiment.
 
-    rows: tuple[Row, ...]
+    Their estimates are accuracies, differences and costs, under the names of the CSV's columns.
+    Accuracies are shares (0 to 1), memory and traffic are bytes.
+    """
+
+    rows: tuple[Entry, ...]
     baseline: str | None  # its label; None if no run is one
     groups: tuple[str, ...]
 
@@ -99,12 +59,15 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     """
     entries = gather(runs)
     wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
-    bases = {entry.experiment: _baseline(entries, entry.experiment, wanted) for entry in entries}
-    labels = {base.label for base in bases.values() if base is not None}
+    bases = _baselines(entries, wanted)
+    labels = {base.label for base in bases.values()}
     if baseline is not None and not labels:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
     groups = _groups(entries)
-    rows = [_row(entry, bases[entry.experiment], groups) for entry in entries]
+    rows = [
+        replace(entry, estimates=_estimates(entry, bases.get(entry.experiment), groups))
+        for entry in entries
+    ]
     rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
     shown = None if not labels else labels.pop() if len(labels) == 1 else wanted
     return Summary(rows=tuple(rows), baseline=shown, groups=groups)
@@ -118,31 +81,29 @@ def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
     return label_of(name) if isinstance(name, str) else None
 
 
-def _baseline(entries: Sequence[Entry], experiment: str, wanted: str) -> Entry | None:
-    here = [entry for entry in entries if entry.experiment == experiment]
-    exact = [entry for entry in here if entry.label == wanted]
-    named = [entry for entry in here if entry.rule == wanted]
-    return next(iter(exact + named), None)
+def _baselines(entries: Sequence[Entry], wanted: str) -> dict[str, Entry]:
+    """Of each experiment the entry with that label, or else the first rule of that name."""
+    named = {entry.experiment: entry for entry in reversed(entries) if entry.rule == wanted}
+    return named | {entry.experiment: entry for entry in entries if entry.label == wanted}
 
 
-def _row(entry: Entry, base: Entry | None, groups: Sequence[str]) -> Row:
+def _estimates(
+    entry: Entry, base: Entry | None, groups: Sequence[str]
+) -> dict[str, Estimate | None]:
     runs = entry.counted
 
     def over_seeds(*keys: str) -> Estimate | None:
         return estimate(number(run.result, *keys) for run in runs)
 
-    return Row(
-        entry=entry,
-        estimates={
-            "accuracy": over_seeds("accuracy"),
-            "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
-            "late": estimate(map(_late_accuracy, runs)),
-            "late_difference": _difference(entry, base, _late_accuracy),
-            **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
-            **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
-            **{name: over_seeds(name) for name in TOTALS},
-        },
-    )
+    return {
+        "accuracy": over_seeds("accuracy"),
+        "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
+        "late": estimate(map(_late_accuracy, runs)),
+        "late_difference": _difference(entry, base, _late_accuracy),
+        **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
+        **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
+        **{name: over_seeds(name) for name in TOTALS},
+    }
 
 
 def _difference(
@@ -196,12 +157,12 @@ def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _record(row: Row) -> dict[str, Any]:
+def _record(row: Entry) -> dict[str, Any]:
     difference = row.estimates["difference"]
     record: dict[str, Any] = {
         "experiment": row.experiment,
         "label": row.label,
-        "rule": row.entry.rule,
+        "rule": row.rule,
         "seeds": row.finished,
         "unfinished": row.unfinished,
         "pairs": 0 if difference is None else difference.count,

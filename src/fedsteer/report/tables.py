@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.errors import unknown
+from fedsteer.report.entries import Entry
 from fedsteer.report.statistics import Estimate
-from fedsteer.report.summary import Row, Summary
+from fedsteer.report.summary import Summary
 
 MISSING = "-"
 KEPT_LONGEST = ("memory", "warm-up rounds")
@@ -40,14 +41,14 @@ class Column:
         """Words are left-aligned."""
         return self.form is None
 
-    def text(self, row: Row) -> str:
+    def text(self, row: Entry) -> str:
         """The cell."""
         value = self.value(row)
         if value is None or self.form is None:
             return MISSING if value is None else str(value)
         return with_half(row.estimates[self.key], self.form) if self.interval else self.form(value)
 
-    def value(self, row: Row) -> Any:
+    def value(self, row: Entry) -> Any:
         """What to sort by: words, a number, or None if it is not known."""
         if self.key not in row.estimates:
             return getattr(row, self.key)
