@@ -29,7 +29,7 @@ def test_one_node_trains_on_the_real_engine(tmp_path: Path) -> None:
         engine.wait_for(lambda: (out / "result.json").exists(), 90, "the run to finish")
     run = Run(out)
     assert [row["round"] for row in run.rounds] == [1] and run.finished
-    assert [(row["client"], row["event"]) for row in run.clients] == [("client-0", "fresh")]
+    assert [(row["client"], row["event"]) for row in run.rows("clients")] == [("client-0", "fresh")]
     assert run.rounds[0]["accuracy"] > 0
 
 
@@ -84,7 +84,7 @@ def test_nothing_is_lost_when_nodes_and_the_superlink_are_killed(tmp_path: Path)
     run = Run(out)
     assert (out / "rounds.jsonl").read_bytes().startswith(before)
     assert [row["round"] for row in run.rounds] == list(range(1, len(run.rounds) + 1))
-    assert {row["client"] for row in run.clients} == set(names[:3])
+    assert {row["client"] for row in run.rows("clients")} == set(names[:3])
     assert all("accuracy" in row for row in run.rounds)
 
 
@@ -104,7 +104,7 @@ def test_a_hundred_virtual_clients_on_the_simulation_engine(tmp_path: Path) -> N
 def visits(folder: Path, client: str, event: str = "fresh") -> list[dict[str, Any]]:
     """Rows of one client, of rounds that are finished."""
     finished = len(rounds_of(folder))
-    rows = Run(folder).clients if finished else []
+    rows = Run(folder).rows("clients") if finished else []
     return [
         row
         for row in rows

@@ -25,11 +25,13 @@ INITIAL = {"w": np.zeros(5, np.float32)}
 
 def clients_of(folder: Path, number: int) -> dict[str, str]:
     """client -> event, of one round."""
-    return {row["client"]: row["event"] for row in Run(folder).clients if row["round"] == number}
+    return {
+        row["client"]: row["event"] for row in Run(folder).rows("clients") if row["round"] == number
+    }
 
 
 def reasons_of(folder: Path, number: int) -> dict[str, str]:
-    rows = Run(folder).clients
+    rows = Run(folder).rows("clients")
     return {
         row["client"]: row["reason"] for row in rows if row["round"] == number and "reason" in row
     }
@@ -43,7 +45,7 @@ def test_a_restarted_node_keeps_its_coordinates_by_its_reported_id(tmp_path: Pat
     again = FedSteer(core_size=2, folder=str(tmp_path))
     again.start(grid, arrays(**INITIAL), num_rounds=5)
     assert clients_of(tmp_path, 5) == {"client-1": "fresh", "client-2": "fresh"}
-    late = [row for row in Run(tmp_path).clients if row["client"] == "client-2"]
+    late = [row for row in Run(tmp_path).rows("clients") if row["client"] == "client-2"]
     assert [row.get("staleness") for row in late] == [None, 1, 1, 1, 1]
     assert again.rule.coordinates(again.run.state, ["client-2"]) is not None
 
@@ -59,7 +61,7 @@ def test_keys_come_before_reported_ids_and_node_ids(tmp_path: Path) -> None:
     strategy = FedSteer(authenticated=True, folder=str(tmp_path))
     strategy.start(again, arrays(**INITIAL), num_rounds=2)
     assert set(clients_of(tmp_path, 2)) == {key_name(key) for key in keys.values()}
-    assert all(row["staleness"] == 1 for row in Run(tmp_path).clients if row["round"] == 2)
+    assert all(row["staleness"] == 1 for row in Run(tmp_path).rows("clients") if row["round"] == 2)
 
 
 def test_without_a_reported_id_the_node_id_is_the_client(tmp_path: Path) -> None:
@@ -139,7 +141,7 @@ def test_scaffold_uses_first_visits_of_unknown_nodes(population: Any, tmp_path: 
 
     strategy = Scaffold(folder=str(tmp_path), population=population, fraction_evaluate=0.0)
     strategy.start(FakeGrid({1: client(0), 2: client(1)}), arrays(**INITIAL), num_rounds=2)
-    rows = [row for row in Run(tmp_path).clients if row["round"] == 2]
+    rows = [row for row in Run(tmp_path).rows("clients") if row["round"] == 2]
     assert [(row["client"], row["event"]) for row in rows] == [
         ("client-0", "fresh"),
         ("client-1", "fresh"),

@@ -55,7 +55,7 @@ def test_a_client_that_left_is_no_member_and_returns_as_a_newcomer(
     start(strategy, world(1, 3), 3)
     assert members(strategy) == {"client-1", "client-3"}
     start(strategy, world(1, 2, 3), 4)
-    last = {row["client"]: row for row in Run(tmp_path).clients if row["round"] == 4}
+    last = {row["client"]: row for row in Run(tmp_path).rows("clients") if row["round"] == 4}
     assert "staleness" not in last["client-2"] and last["client-3"]["staleness"] == 1
 
 
@@ -215,7 +215,9 @@ def test_a_client_that_left_a_known_population_may_return(tmp_path: Path) -> Non
     strategy.leave([1])
     strategy.start(grid, arrays(**INITIAL), num_rounds=4)
     events = [
-        (row["round"], row["event"]) for row in Run(tmp_path).clients if row["client"] == "client-1"
+        (row["round"], row["event"])
+        for row in Run(tmp_path).rows("clients")
+        if row["client"] == "client-1"
     ]
     assert events == [(1, "fresh"), (2, "fresh"), (3, "fresh"), (4, "fresh")]
     assert sum(strategy.run.state.clients.sizes.values()) == sum(known.values())

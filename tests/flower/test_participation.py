@@ -90,7 +90,7 @@ def test_an_unusable_reply_is_recorded_and_left_out(answer: Any, word: str, tmp_
     without = run(FakeGrid({11: drifting(1), 12: drifting(2)}), tmp_path / "without")
     for name, array in without.items():
         np.testing.assert_array_equal(with_it[name], array)
-    rows = [row for row in Run(tmp_path / "with").clients if "reason" in row]
+    rows = [row for row in Run(tmp_path / "with").rows("clients") if "reason" in row]
     assert [row["round"] for row in rows] == [1, 2]
     assert all(word in row["reason"] for row in rows), rows
     row = Run(tmp_path / "with").rounds[0]
@@ -208,7 +208,7 @@ def test_clients_without_a_known_probability_are_dropped(tmp_path: Path) -> None
     known = {1: 0.25, "client-2": 0.5}
     strategy = FedSteer(known_probabilities=known, folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
-    rows = {row["client"]: row for row in Run(tmp_path).clients}
+    rows = {row["client"]: row for row in Run(tmp_path).rows("clients")}
     assert rows["client-1"]["probability"] == 0.25 and rows["client-2"]["probability"] == 0.5
     assert rows["client-3"]["event"] == "dropped" and "probabilities" in rows["client-3"]["reason"]
 
@@ -218,7 +218,7 @@ def test_probabilities_are_estimated_by_default(tmp_path: Path) -> None:
     grid.before = lambda sends: grid.offline.symmetric_difference_update({2})
     strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=11)
-    rows = [row for row in Run(tmp_path).clients if row["round"] == 11]
+    rows = [row for row in Run(tmp_path).rows("clients") if row["round"] == 11]
     found = {row["client"]: row["probability"] for row in rows}
     # Ten rounds of each client's own and as many of what is common to both, which is 3/4.
     assert 0.75 < found["client-1"] < 1.0 and 0.5 < found["client-2"] < 0.75
@@ -228,7 +228,7 @@ def test_replies_cannot_change_a_known_population(tmp_path: Path) -> None:
     grid = FakeGrid({1: drifting(1, points=1e12), 2: drifting(2, points=10)})
     strategy = FedSteer(population={1: 10, 2: 30}, folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(grid, arrays(**INITIAL), num_rounds=1)
-    weights = {row["client"]: row["weight"] for row in Run(tmp_path).clients}
+    weights = {row["client"]: row["weight"] for row in Run(tmp_path).rows("clients")}
     assert weights == {"client-1": 0.25, "client-2": 0.75}
 
 
@@ -239,7 +239,7 @@ def test_all_reachable_nodes_can_be_asked_to_refresh(tmp_path: Path) -> None:
     )
     strategy.start(grid, arrays(**INITIAL), num_rounds=4)
     assert [len(nodes) for nodes in grid.asked] == [1, 5, 1, 5]
-    events = [row["event"] for row in Run(tmp_path).clients if row["round"] == 4]
+    events = [row["event"] for row in Run(tmp_path).rows("clients") if row["round"] == 4]
     assert sorted(events) == ["fresh"] + ["refresh"] * 4
 
 
@@ -249,7 +249,7 @@ def test_scaffold_needs_the_number_of_steps(
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     strategy = Scaffold(folder=str(tmp_path), fraction_evaluate=0.0)
     strategy.start(FakeGrid({1: drifting(1)}), arrays(**INITIAL), num_rounds=1)
-    (row,) = Run(tmp_path).clients
+    (row,) = Run(tmp_path).rows("clients")
     assert row["event"] == "dropped" and "steps" in row["reason"]
     (said,) = [r.getMessage() for r in caplog.records if "was dropped" in r.getMessage()]
     assert "client-1" in said and "steps" in said
@@ -269,7 +269,7 @@ def test_a_round_that_the_rule_refuses_keeps_the_model(tmp_path: Path) -> None:
     assert np.isfinite(values(result.arrays)["w"]).all()
     run = Run(tmp_path)
     assert len(run.rounds) == 2
-    assert {row["event"] for row in run.clients} <= {"failed", "dropped", "fresh"}
+    assert {row["event"] for row in run.rows("clients")} <= {"failed", "dropped", "fresh"}
 
 
 @pytest.mark.parametrize("warm_up", [False, True])
@@ -374,7 +374,7 @@ def test_a_stranger_to_a_given_population_is_left_out(tmp_path: Path) -> None:
     strategy = FedVARP(preset="paper", population={0: 10, 1: 11}, folder=str(tmp_path))
     grid = FakeGrid({100: drifting(0), 101: drifting(1), 102: drifting(9)})
     strategy.start(grid, arrays(w=np.zeros(3, np.float32)), num_rounds=2)
-    rows = Run(tmp_path).clients
+    rows = Run(tmp_path).rows("clients")
     assert {row["client"] for row in rows if "weight" in row} == {"client-0", "client-1"}
     reasons = {row.get("reason", "") for row in rows if row["client"] == "client-9"}
     assert reasons and all("is unknown" in reason for reason in reasons)

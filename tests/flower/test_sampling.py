@@ -44,7 +44,7 @@ def test_a_fraction_is_asked_and_its_probability_is_used(tmp_path: Path) -> None
     )
     strategy.start(grid, arrays(**INITIAL), num_rounds=3)
     assert [len(nodes) for nodes in grid.asked] == [3, 3, 3]
-    assert {row["probability"] for row in Run(tmp_path).clients} == {0.3}
+    assert {row["probability"] for row in Run(tmp_path).rows("clients")} == {0.3}
     assert Run(tmp_path).manifest["rule"]["options"]["probabilities"] == "sampling"
 
 
@@ -80,5 +80,5 @@ def test_the_share_is_that_of_the_online_nodes(tmp_path: Path) -> None:
         fraction_train=0.5, probabilities="sampling", fraction_evaluate=0.0, folder=str(tmp_path)
     )
     strategy.start(grid, arrays(**INITIAL), num_rounds=3)
-    found = {row["round"]: row["probability"] for row in Run(tmp_path).clients}
+    found = {row["round"]: row["probability"] for row in Run(tmp_path).rows("clients")}
     assert found == {1: pytest.approx(5 / 10), 2: pytest.approx(4 / 7), 3: pytest.approx(2 / 4)}

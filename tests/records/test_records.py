@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +18,7 @@ from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
 
 
 def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run") as records:
+    with closing(RecordWriter(tmp_path / "run")) as records:
         records.manifest({"seed": 3}, library="1.0")
         records.append("rounds", {"round": 1, "loss": float("nan"), "condition": None, "x": 0.0})
         records.append("clients", {"round": 1, "client": np.int64(4), "weight": np.float64(0.5)})
@@ -27,36 +28,36 @@ def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
     assert {"format", "version", "environment", "created"} <= run.manifest.keys()
     assert run.manifest["environment"]["library"] == "1.0"
     assert run.rounds == [{"round": 1, "x": 0.0}]
-    assert run.clients == [{"round": 1, "client": 4, "weight": 0.5}]
+    assert run.rows("clients") == [{"round": 1, "client": 4, "weight": 0.5}]
     assert run.rows("timing") == [] and run.arrays == {}
     assert run.finished and run.result == {"accuracy": 0.5}
 
 
 def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         records.append("rounds", {"round": 1})
         offsets = records.offsets()
         records.append("rounds", {"round": 2})
         records.append("timing", {"round": 2})
     assert offsets == {"rounds": 12, "clients": 0, "timing": 0}
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         records.rewind(offsets)
         records.append("rounds", {"round": 3})
     assert (tmp_path / "rounds.jsonl").read_text() == '{"round":1}\n{"round":3}\n'
     assert (tmp_path / "timing.jsonl").read_text() == ""
-    with RecordWriter(tmp_path) as records, pytest.raises(DataError, match="shorter"):
+    with closing(RecordWriter(tmp_path)) as records, pytest.raises(DataError, match="shorter"):
         records.rewind({"rounds": 10_000, "clients": 0, "timing": 0})
     assert len((tmp_path / "rounds.jsonl").read_bytes()) == 24, "a refused rewind writes nothing"
 
 
 def test_a_checkpoint_knows_its_rows_and_its_time(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         assert records.load() is None
         records.append("rounds", {"round": 1})
         records._began -= 100.0
         records.save({"model": np.arange(3)}, {"number": 1})
         records.append("rounds", {"round": 2})
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         found = records.load()
         assert found is not None and found.run == {"number": 1}
         assert found.arrays["model"].tolist() == [0, 1, 2] and 100 <= records.seconds < 200
@@ -71,7 +72,7 @@ def test_checkpoints_of_older_versions_are_refused(tmp_path: Path) -> None:
         meta = {"offsets": offsets, "seconds": 1.0} | old
         write_checkpoint(tmp_path / CHECKPOINT, {}, meta)
         with (
-            RecordWriter(tmp_path) as records,
+            closing(RecordWriter(tmp_path)) as records,
             pytest.raises(DataError, match="is from another version of fedsteer"),
         ):
             records.load()
@@ -112,7 +113,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_damaged(
 
 def test_runs_are_found_below_folders(tmp_path: Path) -> None:
     for name in ("b/seed-0", "a/seed-1", "a/seed-0"):
-        with RecordWriter(tmp_path / name) as records:
+        with closing(RecordWriter(tmp_path / name)) as records:
             records.manifest({})
     found = [run.folder.relative_to(tmp_path).as_posix() for run in find_runs(tmp_path)]
     assert found == ["a/seed-0", "a/seed-1", "b/seed-0"]
@@ -126,7 +127,7 @@ def test_runs_are_found_below_folders(tmp_path: Path) -> None:
 
 def test_pandas_reads_rows_in_one_line(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         for number in range(1, 4):
             records.append("rounds", {"round": number, "phase": "train", "loss": 1 / number})
     table = pandas.read_json(tmp_path / "rounds.jsonl", lines=True)
@@ -172,7 +173,7 @@ def test_empty_and_newer_manifests_are_refused(tmp_path: Path, manifest: Any, wo
 
 
 def test_a_finished_run_has_all_of_its_rounds(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         records.manifest({"seed": 0})
         for number in range(1, 6):
             records.append("rounds", {"round": number})

@@ -8,6 +8,7 @@ stay good for those that keep coordinates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def make_run(
     coordinates = np.zeros((rounds + warm_up, len(watched), CORE), np.float32)
     point = own.normal(size=(len(watched), CORE))
     evaluation: dict[str, Any] = {}
-    with RecordWriter(folder) as writer:
+    with closing(RecordWriter(folder)) as writer:
         writer.manifest(
             manifest(label, rule, seed, rounds, name, holds, common, probabilities.tolist())
         )
@@ -169,7 +170,7 @@ def make_result(
     folder: Path, label: str, seed: int | None, result: Mapping[str, Any] | None
 ) -> Path:
     """The least a run can have: a manifest, and a result if one is given."""
-    with RecordWriter(folder) as writer:
+    with closing(RecordWriter(folder)) as writer:
         kept: dict[str, Any] = {"format": 1, "rule": {"label": label, "name": label.split(" ")[0]}}
         writer.manifest(kept if seed is None else kept | {"seed": seed})
         if result is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -40,7 +41,7 @@ def texts(svg: str) -> list[str]:
 
 
 def made(folder: Path, label: str, seed: int, accuracies: list[float]) -> None:
-    with RecordWriter(folder / label.replace("<", "") / f"seed-{seed}") as records:
+    with closing(RecordWriter(folder / label.replace("<", "") / f"seed-{seed}")) as records:
         records.manifest({"rule": {"label": label, "name": label}, "seed": seed})
         for number, accuracy in enumerate(accuracies, start=1):
             row = {"round": number, "phase": "train", "training_round": number}
@@ -91,7 +92,7 @@ def test_a_rule_that_falls_at_the_end_is_shown_or_named(tmp_path: Path) -> None:
 
 def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
     for name, sent in (("counted", {"bytes_up": 10, "bytes_down": 10}), ("unknown", {})):
-        with RecordWriter(tmp_path / name / "fedavg" / "seed-0") as records:
+        with closing(RecordWriter(tmp_path / name / "fedavg" / "seed-0")) as records:
             rule = {"label": "fedavg", "name": "fedavg"}
             records.manifest({"rule": rule, "seed": 0, "experiment": {"name": name}})
             for number in (1, 2, 3):
@@ -103,7 +104,7 @@ def test_an_axis_that_one_experiment_lacks(tmp_path: Path) -> None:
 
 
 def test_a_single_evaluation_can_be_drawn_over_everything(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path) as records:
+    with closing(RecordWriter(tmp_path)) as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
         row = {"training_round": 1, "accuracy": 0.5, "bytes_up": 10, "bytes_down": 10}
         records.append("rounds", row)
@@ -112,7 +113,7 @@ def test_a_single_evaluation_can_be_drawn_over_everything(tmp_path: Path) -> Non
 
 
 def test_a_picture_without_evaluations_is_an_error(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "run") as records:
+    with closing(RecordWriter(tmp_path / "run")) as records:
         records.manifest({"rule": {"label": "fedavg", "name": "fedavg"}, "seed": 0})
     with pytest.raises(DataError, match="nothing to draw"):
         to_svg([Run(tmp_path / "run")], "empty")
@@ -134,7 +135,7 @@ def test_several_experiments_get_a_panel_each_and_rules_keep_their_look(tmp_path
 
 def sized(folder: Path, columns: int, ridge: float, seed: int, accuracy: float) -> None:
     label = f"k{columns}-ridge{ridge:g}"
-    with RecordWriter(folder / label / f"seed-{seed}") as records:
+    with closing(RecordWriter(folder / label / f"seed-{seed}")) as records:
         options = {"core_size": columns, "ridge": ridge}
         rule = {"label": label, "name": "fedsteer", "options": options}
         records.manifest({"rule": rule, "seed": seed, "experiment": {"name": "x"}})
@@ -164,7 +165,7 @@ def test_a_line_for_every_setting_in_the_order_of_the_paper(tmp_path: Path) -> N
     accuracies = {("text", "a"): (0.7, 0.72), ("text", "b"): (0.6, 0.6), ("code", "b"): (0.1, 0.3)}
     for (setting, label), values in accuracies.items():
         for seed, accuracy in enumerate(values):
-            with RecordWriter(tmp_path / setting / label / f"seed-{seed}") as records:
+            with closing(RecordWriter(tmp_path / setting / label / f"seed-{seed}")) as records:
                 rule = {"label": label, "name": label}
                 records.manifest({"rule": rule, "seed": seed, "experiment": {"name": setting}})
                 records.finish({"accuracy": accuracy})
@@ -186,7 +187,7 @@ def is_dot(node: ElementTree.Element) -> bool:
 
 
 def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> None:
-    with RecordWriter(tmp_path / "text" / "a" / "seed-0") as records:
+    with closing(RecordWriter(tmp_path / "text" / "a" / "seed-0")) as records:
         rule = {"label": "a", "name": "a"}
         records.manifest({"rule": rule, "seed": 0, "experiment": {"name": "text"}})
     paper_table = {"title": "T", "figure": "changes", "paper": {"text": {}}}
@@ -198,14 +199,14 @@ def test_a_figure_without_its_data_is_an_error(tmp_path: Path) -> None:
     for draw in (core_size_figure, heatmap_figure):
         with pytest.raises(DataError, match="nothing to draw"):
             draw(runs, [])
-    with RecordWriter(tmp_path / "bare") as records:
+    with closing(RecordWriter(tmp_path / "bare")) as records:
         records.manifest({"rule": {"label": "a", "name": "a"}, "seed": 0})
     with pytest.raises(DataError, match="no client rows with errors"):
         errors_figure(find_runs(tmp_path / "bare"), []).svg("x")
 
 
 def coordinates(folder: Path, seed: int, values: np.ndarray) -> None:
-    with RecordWriter(folder / f"seed-{seed}") as records:
+    with closing(RecordWriter(folder / f"seed-{seed}")) as records:
         records.manifest({"rule": {"label": "k|2", "name": "fedsteer"}, "seed": seed})
         records.finish({"accuracy": 0.5})
     arrays = {"coordinates": values.astype(np.float32), "watched": np.array([5, 55])}
@@ -250,7 +251,7 @@ def test_one_large_coordinate_does_not_pale_the_others(tmp_path: Path) -> None:
 
 def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
     for seed, error in ((0, 0.1), (1, 0.3)):
-        with RecordWriter(tmp_path / f"seed-{seed}") as records:
+        with closing(RecordWriter(tmp_path / f"seed-{seed}")) as records:
             records.manifest({"rule": {"label": "a|b", "name": "fedsteer"}, "seed": seed})
             row: dict[str, Any] = {"client": 1, "event": "fresh", "staleness": 4}
             row |= {"relative_error": error, "refreshed_error": 0.05}

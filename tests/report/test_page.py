@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -214,7 +215,7 @@ def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
     make_result(tmp_path / "c", "mifa", 2, {})
     errors = {"a": [(1, 0.2), (1, 0.4), (5, 1.0)], "b": [(1, 0.5), (4, 2.0)], "c": [(1, 0.7)]}
     for folder, rows in errors.items():
-        with RecordWriter(tmp_path / folder) as writer:
+        with closing(RecordWriter(tmp_path / folder)) as writer:
             for moment, (staleness, error) in enumerate(rows, start=1):
                 row = {"round": moment, "client": 0, "event": "fresh"}
                 writer.append("clients", row | {"staleness": staleness, "relative_error": error})
@@ -229,7 +230,7 @@ def test_mean_relative_error_by_staleness(tmp_path: Path) -> None:
 
 def test_shares_of_staleness_are_per_round_of_absence(tmp_path: Path) -> None:
     make_result(tmp_path, "mifa", 0, {})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for staleness in range(1, 11):  # as many of each, so nothing may look like a peak
             row = {"round": staleness, "client": 0, "event": "fresh", "staleness": staleness}
             writer.append("clients", row)
@@ -260,7 +261,7 @@ def test_clients_are_ordered_by_group_then_presence() -> None:
 
 def test_raster_of_many_clients_and_rounds_is_thinned(tmp_path: Path) -> None:
     make_result(tmp_path, "fedavg", 0, {})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for client in range(500):
             writer.append("clients", {"round": 2 * client + 1, "client": client, "event": "fresh"})
     picture = raster(find_runs(tmp_path)[0])

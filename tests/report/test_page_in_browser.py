@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +233,7 @@ def test_two_seeds_have_no_intervals_to_hide(show: Show, tmp_path: Path, seeds: 
 
 def test_unused_updates_are_listed(show: Show, tmp_path: Path) -> None:
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for number in range(1, 9):
             row = {"round": number, "client": number, "event": "failed", "reason": "<b>offline"}
             writer.append("clients", row)
@@ -247,7 +248,7 @@ def test_unused_updates_are_listed(show: Show, tmp_path: Path) -> None:
 
 def test_only_known_axes_are_offered(show: Show, tmp_path: Path) -> None:
     make_result(tmp_path, "fedavg", 0, None)
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         writer.append("rounds", {"round": 1, "accuracy": 0.2})
     driver = show(file=write_page(find_runs(tmp_path), tmp_path / "report.html"))
     buttons = driver.find_elements("css selector", "[data-choice=axis] button")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ def test_records_cannot_inject_markup(tmp_path: Path) -> None:
 
 def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for event in ("fresh", "dropped"):
             writer.append("clients", {"round": 1, "client": CLOSER, "event": event, "reason": EVIL})
     page = page_of(tmp_path)
@@ -43,7 +44,7 @@ def test_client_names_cannot_inject_markup(tmp_path: Path) -> None:
 def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
     """A missing answer is not a dropped update; an event we do not know is one."""
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for client, event in ((4, "failed"), (5, "refused")):
             row = {"round": 2, "client": client, "event": event, "reason": "offline"}
             writer.append("clients", row)
@@ -60,7 +61,7 @@ def test_other_reasons_for_silence_are_listed(tmp_path: Path) -> None:
 def test_a_node_that_names_its_client_has_one_row(tmp_path: Path) -> None:
     """Flower's clients are unknown until they answer for the first time."""
     make_result(tmp_path, "fedavg", 0, {"accuracy": 0.5})
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for number, (client, event) in enumerate(
             [("node-7", "failed"), ("client-3", "fresh"), ("node-9", "failed")], start=1
         ):
@@ -87,7 +88,7 @@ def test_least_records_give_a_table_and_no_empty_boxes(tmp_path: Path) -> None:
 def test_run_of_another_program(tmp_path: Path) -> None:
     """Text ids, nothing about the clients, no traffic: what is known is shown."""
     make_result(tmp_path, "fedsteer (practical)", 0, None)
-    with RecordWriter(tmp_path) as writer:
+    with closing(RecordWriter(tmp_path)) as writer:
         for moment in (1, 2, 3):
             writer.append("rounds", {"round": moment, "accuracy": 0.2 * moment, "surprise": []})
             writer.append(

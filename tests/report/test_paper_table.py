@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ PAPER = {"x": {"fedstale": 0.309, "fedavg": 0.314}}
 
 
 def made(folder: Path, label: str, seed: int = 0, **result: Any) -> None:
-    with RecordWriter(folder / label / f"seed-{seed}") as records:
+    with closing(RecordWriter(folder / label / f"seed-{seed}")) as records:
         rule = {"label": label, "name": label.partition("-")[0]}
         environment = {"device": "Some GPU", "torch": "2.0"}
         records.manifest(

@@ -69,7 +69,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert np.sum(manifest["clients"]["holds"]) == np.sum(manifest["clients"]["sizes"])
     assert manifest["dim"] == len(read_checkpoint(run.folder / MODEL)[0]["model"])
     assert len(run.rounds) == len(run.rows("timing")) == 6 + run.result["warm_up_rounds"]  # type: ignore[index]
-    assert len(run.clients) == run.result["uploads"]  # type: ignore[index]
+    assert len(run.rows("clients")) == run.result["uploads"]  # type: ignore[index]
     assert run.arrays["coordinates"].shape == (6, 2, 3)
     assert run.arrays["watched"].tolist() == [1, 5]
 

@@ -47,11 +47,6 @@ class Run:
             raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole} rounds")
         return rows
 
-    @cached_property
-    def clients(self) -> list[dict[str, Any]]:
-        """One row per client touched in a round."""
-        return self.rows("clients")
-
     @property
     def finished(self) -> bool:
         """Whether the run is complete."""

@@ -137,9 +137,3 @@ class RecordWriter:
         """Flush and close."""
         for file in self._files.values():
             file.close()
-
-    def __enter__(self) -> RecordWriter:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
