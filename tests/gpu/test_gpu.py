@@ -17,12 +17,9 @@ from fedsteer import gpu
 @pytest.fixture(autouse=True)
 def afresh() -> Iterator[None]:
     """Forget what is known about this machine, before and after each test."""
-    known = gpu.triton_works, gpu._imported
-    for function in known:
-        function.cache_clear()
+    gpu.triton_works.cache_clear()
     yield
-    for function in known:
-        function.cache_clear()
+    gpu.triton_works.cache_clear()
 
 
 def tensor(cuda: bool = True, size: int = 4) -> Any:

@@ -17,12 +17,8 @@ from fedsteer.errors import first_line
 
 def kernels_beside(values: Any, module: str) -> Any:
     """The Triton kernels in `module` for numbers like these of torch; None: torch does the work."""
-    return _imported(module, values.device, values.dtype)
-
-
-@cache
-def _imported(module: str, device: Any, dtype: Any) -> Any:
-    usable = device.type == "cuda" and dtype.itemsize < 8 and triton_works(device)
+    on_gpu = values.device.type == "cuda"
+    usable = on_gpu and values.dtype.itemsize < 8 and triton_works(values.device)
     return import_module(module) if usable else None
 
 

@@ -41,6 +41,14 @@ def parse_json(content: bytes, path: Path) -> Any:
         raise DataError(f"{path} is damaged: {error}") from None
 
 
+def rounded(value: Any, digits: int = 4) -> Any:
+    """`digits` significant digits, without a needless ".0"; None stays None."""
+    if value is None:
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
 def plain(value: Any) -> Any:
     """Convert to JSON: arrays become lists, nan becomes null, floats keep nine digits.
 

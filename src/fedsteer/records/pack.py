@@ -4,7 +4,7 @@ What is left out or rounded changes no table and no accuracy curve: these come f
 and from keys of `rounds.jsonl` that keep every digit.
 
     manifest.json, result.json, failure.json    of every run, every digit
-    rounds.jsonl                                of every run; see `EXACT`, `LEFT_OUT` and `DIGITS`
+    rounds.jsonl                                of every run; see `EXACT` and `LEFT_OUT`
     clients.jsonl                               the same; by default of the first seed of each rule
     arrays.safetensors                          unchanged; by default of the first seed of each rule
     timing.jsonl, checkpoints                   never
@@ -20,15 +20,15 @@ from typing import Any
 
 from fedsteer.errors import DataError, unknown
 from fedsteer.records.archive import write_archive
+from fedsteer.records.files import rounded
 from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
 from fedsteer.records.reader import Run, find_runs, without_copies
 from fedsteer.records.sheets import SHEET, read_sheet, runs_of_sheet
 
 CLIENTS = ("first", "none", "all")
 """Which runs keep client rows and coordinates: the first seed of each rule, none, or all."""
-DIGITS = 4
 EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
-"""Keys that keep every digit; all other numbers in rows keep DIGITS significant ones."""
+"""Keys that keep every digit; all other numbers in rows keep four significant ones."""
 LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
 """Bulky keys that no table or figure reads."""
 
@@ -111,13 +111,12 @@ def _compact_json(value: Any) -> bytes:
 
 
 def shortened(value: Any, exact: Collection[str] = (), left_out: Collection[str] = ()) -> Any:
-    """Round to `DIGITS` significant digits; whole numbers lose their fraction."""
+    """Round all numbers but the `exact` ones."""
     if isinstance(value, dict):
         kept = {key: entry for key, entry in value.items() if key not in left_out}
         return {key: entry if key in exact else shortened(entry) for key, entry in kept.items()}
     if isinstance(value, list):
         return [shortened(entry) for entry in value]
     if isinstance(value, float):
-        short = float(f"{value:.{DIGITS}g}")
-        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+        return rounded(value)
     return value

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.records import Run
+from fedsteer.records.files import rounded
 from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import estimate
 
@@ -20,14 +21,6 @@ Item = TypeVar("Item")
 CURVE_POINTS = 200
 VARIANCE_POINTS = 75
 EVENT_POINTS = 300
-
-
-def rounded(value: float | None, digits: int = 4) -> float | int | None:
-    """`digits` significant digits, without a needless ".0"."""
-    if value is None:
-        return None
-    short = float(f"{value:.{digits}g}")
-    return int(short) if short == int(short) else short
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
@@ -122,7 +115,7 @@ def training_round(row: dict[str, Any]) -> float | None:
     return number(row, "training_round") or number(row, "round")
 
 
-def _band(rows: Iterable[Sequence[Any]], *keys: str) -> dict[str, list[float | int | None]]:
+def _band(rows: Iterable[Sequence[Any]], *keys: str) -> dict[str, list[Any]]:
     """Mean and half interval of a number of every evaluated round."""
     found = [estimate(number(row, *keys) for row in seeds) for seeds in rows]
     return {

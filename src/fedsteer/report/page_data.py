@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
+from fedsteer.records.files import rounded
 from fedsteer.report.curves import (
     accuracy_curve,
     bound_events,
-    rounded,
     thinned,
     training_round,
     variance_curve,

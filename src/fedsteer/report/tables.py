@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.errors import unknown
+from fedsteer.records.files import plain
 from fedsteer.report.entries import Entry
 from fedsteer.report.statistics import Estimate
 from fedsteer.report.summary import Summary
@@ -23,6 +24,7 @@ KEPT_LONGEST = ("memory", "warm-up rounds")
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
 DIFFERENCES = ("difference", "late_difference")
+ESCAPED = str.maketrans({"\\": "\\\\", "&": "&amp;", "<": "&lt;", "|": "\\|"})
 Form = Callable[[float], str]
 
 
@@ -110,14 +112,12 @@ def to_markdown(summary: Summary, only: Sequence[str] | None = None) -> str:
 
 
 def to_csv(summary: Summary) -> str:
-    """Every number at full length, one row per rule; see `Summary.records` for the columns."""
-    records = summary.records()
+    """Every number with nine digits, one row per rule; see `Summary.records` for the columns."""
+    records = plain(summary.records())
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(records[0])
-    for record in records:
-        values = record.values()
-        writer.writerow(float(f"{v:.9g}") if isinstance(v, float) else v for v in values)
+    writer = csv.DictWriter(file, records[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     return file.getvalue()
 
 
@@ -220,10 +220,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collect
 
 def markdown(text: str) -> str:
     """Text that stays text in Markdown."""
-    text = " ".join(_printable(text).split())
-    for old, new in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
-        text = text.replace(old, new)
-    return text
+    return " ".join(_printable(text).split()).translate(ESCAPED)
 
 
 def _printable(text: str) -> str:

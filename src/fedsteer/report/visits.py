@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.records.pack import shortened
-from fedsteer.report.curves import rounded, thinned
+from fedsteer.records.files import rounded
+from fedsteer.report.curves import thinned
 from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import Estimate, estimate
 
@@ -69,7 +69,7 @@ def read_visits(run: Run) -> Visits:
                 continue
             for axis, at in (("staleness", where), ("round", (moment - warm_up - 1) // SPAN)):
                 bins = visits.errors.setdefault((column, axis), {})
-                bins.setdefault(at, []).append(float(shortened(error)))
+                bins.setdefault(at, []).append(rounded(error))
     return visits
 
 
@@ -189,7 +189,7 @@ def bin_rounds(where: int) -> range:
     return range(EDGES[where], EDGES[where + 1])
 
 
-def bin_centre(where: int) -> float | int | None:
+def bin_centre(where: int) -> Any:
     """Where a bin is drawn."""
     rounds = bin_rounds(where)
     return rounded((rounds[0] * rounds[-1]) ** 0.5, 3)

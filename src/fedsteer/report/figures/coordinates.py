@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import thinned, watched
 from fedsteer.report.entries import gather, names_of
@@ -28,7 +27,7 @@ SHADES = 51
 Floats = NDArray[np.float64]
 
 
-def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
+def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     """A row per rule (first seed), a column per watched client.
 
     The colours cover 99 in 100 values of the row, because a single large one would leave the
@@ -42,7 +41,7 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
             if (found := watched(run)) is not None:
                 known.setdefault(name, []).append((found[0], found[1].astype(np.float64)))
     if not known:
-        raise DataError("no run has coordinates of watched clients: there is nothing to draw")
+        return None
 
     def draw(figure: SubFigure) -> None:
         from matplotlib.colors import LinearSegmentedColormap

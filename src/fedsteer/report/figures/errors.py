@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, names_of
 from fedsteer.report.figures.plotting import (
@@ -38,16 +37,17 @@ class Series(NamedTuple):
     by_round: dict[int, Estimate]
 
 
-def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
+def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
-    series = _series(runs)
+    if not (series := _series(runs)):
+        return None
     means = [e.mean for s in series for m in (s.by_staleness, s.by_round) for e in m.values()]
     low, high = max(min(means), 1e-4) / 1.3, max(*means, 1.0) * 1.3
 
     def draw(figure: SubFigure) -> None:
         by_staleness, by_round = figure.subplots(1, 2, sharey=True)
         for one in series:
-            stale = [(float(bin_centre(at) or 1), e) for at, e in one.by_staleness.items()]
+            stale = [(bin_centre(at), e) for at, e in one.by_staleness.items()]
             late = [(SPAN * (at + 0.5), e) for at, e in one.by_round.items()]
             for axes, found in ((by_staleness, stale), (by_round, late)):
                 line = [(x, error.mean, error.half or 0.0) for x, error in found]
@@ -99,6 +99,4 @@ def _series(runs: Iterable[Run]) -> list[Series]:
             )
             if one.by_staleness:
                 found.append(one)
-    if not found:
-        raise DataError("no client rows with errors: pack with --clients all, or report the runs")
     return found

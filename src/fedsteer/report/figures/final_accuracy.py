@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, in_order, look, number, seed_of
 from fedsteer.report.figures.plotting import (
@@ -30,7 +29,7 @@ LINE = 0.31  # inches per setting
 ASIDE = 0.3  # points between seeds of the same accuracy, so that all can be seen
 
 
-def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
+def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     """One line per ridge; the table has the difference of two ridges paired by seed."""
     found: dict[float, dict[int, dict[int, float]]] = {}  # ridge -> size -> seed -> accuracy
     for entry in gather(runs):
@@ -41,7 +40,7 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
         if size is not None and ridge is not None and known:
             found.setdefault(ridge, {})[int(size)] = known
     if not found:
-        raise DataError("no finished run names core_size and ridge: there is nothing to draw")
+        return None
     ridges = sorted(found, reverse=True)
 
     def mean(seeds: dict[int, float]) -> Estimate | None:
@@ -75,7 +74,7 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
     return Figure(table=table(headings, rows, words=()), height=4.0, draw=draw)
 
 
-def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
+def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     """A line per setting, from top to bottom, a dot per rule and seed.
 
     Under some settings a run either trains or falls to chance; a mean with an interval would hide
@@ -88,7 +87,7 @@ def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure:
         if values := [value for value in known if value is not None]:
             found[entry.experiment, entry.label] = values
     if not found:
-        raise DataError("no run has been evaluated yet: there is nothing to draw")
+        return None
     names = in_order(sorted({name for name, _ in found}), order)
     looks = dict(sorted(styles(entries).items()))
 
