@@ -9,13 +9,15 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.participation.base import ClientNumbers, Probabilities, check_whole
 
 Times = NDArray[np.float64]
+Intervals = Times | Sequence[tuple[float, float]]
+"""Pairs of start and end."""
 
 
 class Trace:
@@ -29,7 +31,7 @@ class Trace:
 
     def __init__(
         self,
-        intervals: Sequence[ArrayLike],
+        intervals: Sequence[Intervals],
         round_seconds: float,
         lengths: float | Times | None = None,
         stay_seconds: float = 0.0,
@@ -131,7 +133,7 @@ class _Grid:
     strides: NDArray[np.object_]  # (N,) a
 
 
-def _checked(intervals: ArrayLike, client: int) -> Times:
+def _checked(intervals: Intervals, client: int) -> Times:
     try:
         array = np.array(intervals, dtype=np.float64).reshape(-1, 2)
     except (TypeError, ValueError) as error:

@@ -31,7 +31,7 @@ class _PlainValuesOnly(pickle.Unpickler):
         )
 
 
-def fedscale_intervals(data: bytes) -> tuple[tuple[Times, ...], Times]:
+def fedscale_intervals(data: bytes) -> tuple[list[Times], Times]:
     """The intervals of each device, and the length of its record."""
     try:
         _refuse_far_addresses(data)
@@ -47,7 +47,7 @@ def fedscale_intervals(data: bytes) -> tuple[tuple[Times, ...], Times]:
     except TypeError as error:
         raise DataError("device ids must be all numbers or all strings") from error
     records = [_record(content[device], str(device)) for device in devices]
-    return tuple(intervals for intervals, _ in records), np.array([end for _, end in records])
+    return [intervals for intervals, _ in records], np.array([end for _, end in records])
 
 
 def _refuse_far_addresses(data: bytes) -> None:

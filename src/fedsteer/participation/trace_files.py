@@ -15,17 +15,16 @@ import csv
 import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.options import option
 from fedsteer.participation.base import ParticipationOptions
-from fedsteer.participation.trace import Times, Trace
+from fedsteer.participation.trace import Intervals, Times, Trace
 from fedsteer.participation.trace_fedscale import fedscale_intervals
 from fedsteer.participation.trace_flash import flash_intervals
 
@@ -73,7 +72,7 @@ def _read_once(path: str, round_seconds: float, changed: int) -> Trace:
     return read_trace(path, round_seconds=round_seconds)
 
 
-def _parse(path: Path) -> tuple[tuple[Times, ...], float | Times | None]:
+def _parse(path: Path) -> tuple[Sequence[Intervals], float | Times | None]:
     if path.suffix in (".pkl", ".pickle"):
         return fedscale_intervals(path.read_bytes())
     if path.suffix == ".csv":
@@ -108,7 +107,7 @@ def _text(path: Path) -> str:
         raise DataError("not a text file in UTF-8") from error
 
 
-def _csv_intervals(text: str) -> tuple[Times, ...]:
+def _csv_intervals(text: str) -> list[Intervals]:
     try:
         header, *rows = list(csv.reader(io.StringIO(text), strict=True)) or [[]]
     except csv.Error as error:
@@ -127,7 +126,7 @@ def _csv_intervals(text: str) -> tuple[Times, ...]:
     return _numbered(found)
 
 
-def _json_intervals(content: dict[str, Any]) -> tuple[Times, ...]:
+def _json_intervals(content: dict[str, Any]) -> list[Intervals]:
     found: dict[int, list[tuple[float, float]]] = {}
     for name, intervals in content.items():
         try:
@@ -153,10 +152,7 @@ def _client(name: str) -> int:
     return number
 
 
-def _numbered(found: dict[int, list[tuple[float, float]]]) -> tuple[Times, ...]:
+def _numbered(found: dict[int, list[tuple[float, float]]]) -> list[Intervals]:
     if not found:
         raise DataError("the trace has no client")
-    return tuple(
-        np.array(found.get(client, []), dtype=np.float64).reshape(-1, 2)
-        for client in range(max(found) + 1)
-    )
+    return [found.get(client, []) for client in range(max(found) + 1)]

@@ -19,12 +19,11 @@ number of days, so day and night keep their hours. Devices become clients in the
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
 from fedsteer.errors import DataError
-from fedsteer.participation.trace import Times
+from fedsteer.participation.trace import Intervals
 
 _DAY = 86_400.0
 
@@ -41,7 +40,7 @@ _EFFECTS = {
 Event = tuple[datetime, str]
 
 
-def flash_intervals(content: dict[str, Any]) -> tuple[tuple[Times, ...], float]:
+def flash_intervals(content: dict[str, Any]) -> tuple[list[Intervals], float]:
     """The intervals of each device, and the length of all records."""
     logs = [_events(record, device) for device, record in content.items()]
     times = [moment for events in logs for moment, _ in events]
@@ -49,7 +48,7 @@ def flash_intervals(content: dict[str, Any]) -> tuple[tuple[Times, ...], float]:
         raise DataError("the log has no event about charging, Wi-Fi or the lock")
     midnight = min(times).replace(hour=0, minute=0, second=0)
     days = (max(times) - midnight) // timedelta(days=1) + 1
-    return tuple(_available(events, midnight) for events in logs), days * _DAY
+    return [_available(events, midnight) for events in logs], days * _DAY
 
 
 def _events(record: dict[str, Any], device: str) -> list[Event]:
@@ -70,23 +69,14 @@ def _events(record: dict[str, Any], device: str) -> list[Event]:
     return sorted(events, key=lambda event: event[0])
 
 
-def _available(events: list[Event], midnight: datetime) -> Times:
+def _available(events: list[Event], midnight: datetime) -> Intervals:
+    """From every event that leaves all conditions true to the next; `Trace` joins what touches."""
     state = {"charging": False, "wifi": False, "locked": False}
-    intervals = []
-    since: float | None = None
-    now = 0.0
+    moments = []
     for moment, event in events:
-        now = (moment - midnight).total_seconds()
         if event in _EFFECTS:
             condition, value = _EFFECTS[event]
             state[condition] = value
-        if all(state.values()):
-            since = now if since is None else since
-        elif since is not None:
-            intervals.append((since, now))
-            since = None
-    if since is not None:
-        intervals.append((since, now))
+        moments.append(((moment - midnight).total_seconds(), all(state.values())))
     # Available for less than a second is not available.
-    lasting = [pair for pair in intervals if pair[0] < pair[1]]
-    return np.array(lasting, dtype=np.float64).reshape(-1, 2)
+    return [(now, later) for (now, on), (later, _) in pairwise(moments) if on and now < later]
