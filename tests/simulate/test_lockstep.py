@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -12,34 +13,42 @@ import pytest
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
-from fedsteer.simulate.cells import plan_cells
+from fedsteer.records.files import write_json
+from fedsteer.simulate.cells import Cell, plan_cells
 from fedsteer.simulate.executors import processes
-from fedsteer.simulate.executors.lockstep import batches_that_fit, run_together, shares
-from fedsteer.simulate.runner import OpenRun, Progress, open_run, run_cell
+from fedsteer.simulate.executors.lockstep import batches_that_fit, run_in_lockstep, shares
+from fedsteer.simulate.runner import Interrupted, Progress, run_cell
+from tests.files import read_json
 from tests.simulate.small import cell_of, small
 
 ENTRIES = ("fedavg", "fedprox", "scaffold", "fedawe", "fedsteer", "full")
 
 
-def opened(
-    folder: Path, name: str, seed: int, resume: bool = False, rate: float = 0.1
-) -> OpenRun | None:
-    experiment = small({"training.rate": rate})
-    return open_run(cell_of(experiment, name, folder / f"{name}-{seed}", seed), resume)
+def unheard(cell: Cell, progress: Progress | None) -> None:
+    pass
+
+
+def together(folder: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
+    experiment = small({"training.rate": 0.1})
+    cells = [
+        cell_of(experiment, name, folder / f"{name}-{seed}", seed)
+        for name in names
+        for seed in seeds
+    ]
+    run_in_lockstep(cells, resume=True, report=unheard)
 
 
 def test_together_equals_alone(tmp_path: Path) -> None:
-    runs = [opened(tmp_path / "together", entry, seed) for entry in ENTRIES for seed in (0, 1)]
-    run_together(runs)
+    together(tmp_path / "together", ENTRIES, (0, 1))
     experiment = small({"training.rate": 0.1})
     for entry in ENTRIES:
         for seed in (0, 1):
             folder = tmp_path / "alone" / f"{entry}-{seed}"
             alone = run_cell(cell_of(experiment, entry, folder, seed))
-            together = Run(tmp_path / "together" / f"{entry}-{seed}")
-            assert together.finished
-            assert len(alone.rounds) == len(together.rounds)
-            for ours, theirs in zip(together.rounds, alone.rounds, strict=True):
+            joint = Run(tmp_path / "together" / f"{entry}-{seed}")
+            assert joint.finished
+            assert len(alone.rounds) == len(joint.rounds)
+            for ours, theirs in zip(joint.rounds, alone.rounds, strict=True):
                 assert ours["active"] == theirs["active"]
                 assert ours["phase"] == theirs["phase"]
                 np.testing.assert_allclose(
@@ -48,19 +57,32 @@ def test_together_equals_alone(tmp_path: Path) -> None:
 
 
 def test_finished_runs_are_left_alone_and_the_others_end(tmp_path: Path) -> None:
-    run_together([opened(tmp_path, "fedavg", 0)])
+    together(tmp_path, ["fedavg"], [0])
     before = (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes()
-    again = opened(tmp_path, "fedavg", 0, resume=True)
-    assert again is None
-    run_together([again, opened(tmp_path, "fedvarp", 0)])
+    together(tmp_path, ["fedavg", "fedvarp"], [0])
     assert (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes() == before
     assert Run(tmp_path / "fedvarp-0").finished
 
 
-def test_unlike_work_is_refused(tmp_path: Path) -> None:
-    runs = [opened(tmp_path, "fedavg", 0), opened(tmp_path, "fedavg", 1, rate=0.07)]
-    with pytest.raises(ConfigurationError, match="share data, model and training"):
-        run_together(runs)
+def test_a_run_that_diverges_does_not_cost_the_others(tmp_path: Path) -> None:
+    experiment = small({"training.rate": 1e30})
+    names = ["fedavg", "fedsteer:practical"]
+    cells = [cell_of(experiment, name, tmp_path / name) for name in names]
+    run_in_lockstep(cells, resume=False, report=unheard)
+    bad, good = (Run(cell.folder) for cell in cells)
+    assert not bad.finished and "sent a non-finite update" in str(bad.failure)
+    assert good.finished and good.failure is None
+
+
+def test_unlike_engines_are_refused(tmp_path: Path) -> None:
+    cells = plan_cells(small(), ["fedavg", "mifa"], tmp_path)[:2]
+    with pytest.raises(Interrupted):
+        run_cell(cells[0], stop=lambda: True)
+    manifest = read_json(cells[0].folder / "manifest.json")
+    manifest["engine"]["name"] = "sequential"
+    write_json(cells[0].folder / "manifest.json", manifest)
+    with pytest.raises(ConfigurationError, match=r"different engines \(batched, sequential\)"):
+        run_in_lockstep(cells, resume=True, report=unheard)
 
 
 def test_as_many_runs_as_memory_holds() -> None:
@@ -72,20 +94,20 @@ def test_as_many_runs_as_memory_holds() -> None:
 def test_processes_share_the_work_by_seed(tmp_path: Path) -> None:
     experiment = replace(small(), seeds=3)
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path)
-    assert shares(cells, 2) == [[0, 1, 4, 5], [2, 3]]
-    assert shares(cells, 1) == [list(range(6))]
+    assert shares(cells, 2) == [[*cells[:2], *cells[4:]], cells[2:4]]
+    assert shares(cells, 1) == [cells]
     assert len(shares(cells, 8)) == 3
 
 
 def test_a_worker_runs_its_share_in_lockstep_and_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    messages: SimpleQueue[list[tuple[int, Progress]]] = SimpleQueue()
+    messages: SimpleQueue[list[tuple[Path, Progress]]] = SimpleQueue()
     monkeypatch.setattr(processes, "_messages", messages)
     monkeypatch.setattr(processes, "_halt", SimpleNamespace(value=0))
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
     experiment = small({"run.engine": "batched"})
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")[:2]
-    assert processes._work([5, 7], cells, False, 2) == [5, 7]
-    assert {number for number, _ in messages.get()} <= {5, 7}
+    processes._work(cells, False, 2)
+    assert {folder for folder, _ in messages.get()} <= {cell.folder for cell in cells}
     assert all(Run(cell.folder).finished for cell in cells)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedsteer.cli.display import describe, progress_bar
-from fedsteer.cli.shared import read_experiment, writable
+from fedsteer.cli.shared import read_experiment, tell_failures, writable
 from fedsteer.errors import ConfigurationError
 from fedsteer.records.names import MANIFEST, SEED
 from fedsteer.records.tensorboard import tensorboard_tracker
@@ -47,6 +47,8 @@ def execute(options: argparse.Namespace) -> int:
         except Interrupted:
             print("fedsteer: stopped; the same command with --resume continues", file=sys.stderr)
             return 130
+    if tell_failures([run]):
+        return 1
     result = run.result or {}
     if options.json:
         print(json.dumps({"folder": str(folder), **result}))

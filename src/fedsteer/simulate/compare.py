@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import partial
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records import Run
@@ -13,7 +11,7 @@ from fedsteer.simulate.executors.cluster import run_on_ray
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import GAVE_UP, Report, found_run, run_cell
+from fedsteer.simulate.runner import Report, found_run
 from fedsteer.simulate.world import build_world, usable_cores
 
 EXECUTORS = ("processes", "ray")
@@ -46,22 +44,20 @@ def compare_cells(
     return [Run(cell.folder) for cell in cells]
 
 
-def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
+def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, report: Report) -> None:
     experiment = cells[0].experiment
-    jobs = min(jobs or default_jobs(experiment), len(cells))
+    jobs = jobs or default_jobs(experiment)
+    parts = [[cell] for cell in cells]
     if experiment.run.device != "cpu":
         if not build_world(experiment, 0).engine.joins_runs:
             jobs = 1  # one run at a time: several would only wait for each other
-        elif (jobs := len(shares(cells, jobs))) == 1:
-            run_in_lockstep(cells, resume, tell)
-            return
+        parts = shares(cells, jobs)
+    jobs = min(jobs, len(parts))
     if jobs > 1:
-        run_in_processes(cells, jobs, resume, tell)
+        run_in_processes(parts, jobs, resume, report)
         return
-    for cell in cells:
-        with suppress(*GAVE_UP):
-            run_cell(cell, resume=resume, watch=partial(tell, cell))
-        tell(cell, None)
+    for part in parts:
+        run_in_lockstep(part, resume, report)
 
 
 def default_jobs(experiment: Experiment) -> int:

@@ -46,10 +46,10 @@ class Progress:
     accuracy: float | None
 
 
-Watch = Callable[[Progress], None]
-"""Called after a round."""
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
+Tracker = Callable[[RoundResult], None]
+"""Told every round of a run, e.g. to write it down for TensorBoard."""
 GAVE_UP = (RoundRefused, TrainingFailed)
 """A run that cannot continue keeps the reason in its folder; the other runs go on."""
 
@@ -61,8 +61,15 @@ class Interrupted(Exception):
 class OpenRun:
     """A run in progress in its folder: keeps results, takes checkpoints, finishes."""
 
-    def __init__(self, cell: Cell, simulation: Simulation, records: RecordWriter) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        simulation: Simulation,
+        records: RecordWriter,
+        trackers: Sequence[Tracker] = (),
+    ) -> None:
         self.cell, self.simulation, self.records = cell, simulation, records
+        self.trackers = trackers
 
     def keep(self, result: RoundResult) -> None:
         """Write down a finished round."""
@@ -70,6 +77,8 @@ class OpenRun:
         self.records.append("timing", result.timing)
         for row in result.clients:
             self.records.append("clients", row)
+        for track in self.trackers:
+            track(result)
         every = self.cell.experiment.run.checkpoint_every
         if self.simulation.number % every == 0 and not self.simulation.finished:
             self.save()
@@ -91,7 +100,6 @@ class OpenRun:
             write_checkpoint(folder / ARRAYS, arrays, {})
         seconds = self.records.seconds
         self.records.finish({"finished": True} | simulation.result() | {"seconds": seconds})
-        self.records.close()
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
     def fail(self, error: FedsteerError) -> None:
@@ -111,7 +119,9 @@ class OpenRun:
         )
 
 
-def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRun | None:
+def open_run(
+    cell: Cell, resume: bool = False, torch_threads: int = 0, trackers: Sequence[Tracker] = ()
+) -> OpenRun | None:
     """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished.
 
     `torch_threads` overrides the static rule without being part of the experiment, for runs that
@@ -121,20 +131,20 @@ def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRu
     if found.finished:
         return None
     settings = _as_before(cell.experiment, found, torch_threads)
-    simulation = _simulation(cell, settings)  # a mistake shows before a folder is made
+    world = build_world(settings, cell.seed, cell.rule.everybody)
+    rule = cell.rule.build(cell.experiment, cell.seed, world.reported)
+    simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
     try:
         found = found_run(cell, resume)  # another process may have written here meanwhile
         if found.finished:
             records.close()
             return None
-        if (now := _as_before(cell.experiment, found, torch_threads)) != settings:
-            simulation = _simulation(cell, now)
         checkpoint = records.load()
         if checkpoint is None:
             records.erase()
         else:
-            same_data(found, simulation.world)
+            same_data(found, world)
             try:
                 simulation.restore(checkpoint.arrays, checkpoint.run)
             except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -146,22 +156,17 @@ def open_run(cell: Cell, resume: bool = False, torch_threads: int = 0) -> OpenRu
         raise
     (cell.folder / FAILURE).unlink(missing_ok=True)
     if checkpoint is None:
-        world = replace(simulation.world, experiment=cell.experiment)
-        records.manifest(manifest(world, cell.rule), **environment(cell.experiment.run.device))
-    return OpenRun(cell, simulation, records)
-
-
-def _simulation(cell: Cell, settings: Experiment) -> Simulation:
-    world = build_world(settings, cell.seed, cell.rule.everybody)
-    return Simulation(world, cell.rule.build(cell.experiment, cell.seed, world.reported))
+        value = manifest(replace(world, experiment=cell.experiment), cell.rule)
+        records.manifest(value, **environment(cell.experiment.run.device))
+    return OpenRun(cell, simulation, records, trackers)
 
 
 def run_cell(
     cell: Cell,
     *,
     resume: bool = False,
-    watch: Watch = lambda progress: None,
-    trackers: Sequence[Callable[[RoundResult], None]] = (),
+    watch: Callable[[Progress], None] = lambda progress: None,
+    trackers: Sequence[Tracker] = (),
     stop: Callable[[], bool] | None = None,
     torch_threads: int = 0,
 ) -> Run:
@@ -169,26 +174,59 @@ def run_cell(
 
     `stop` is asked after every round and ends the run as a Ctrl-C would.
     """
-    run = open_run(cell, resume, torch_threads)
-    if run is None:
-        return Run(cell.folder)
-    try:
-        with polite(stop) as stopping:
-            for result in run.simulation.rounds():
-                run.keep(result)
-                for track in trackers:
-                    track(result)
-                watch(run.progress(result))
-                if stopping():
-                    run.save()
-                    raise Interrupted
-            run.finish()
-    except GAVE_UP as error:
-        run.fail(error)
-        raise
-    finally:
-        run.records.close()
+    run = open_run(cell, resume, torch_threads, trackers)
+    if run is not None:
+        with run.records:
+            run_together([run], lambda cell, progress: watch(progress), stop)
     return Run(cell.folder)
+
+
+def run_together(
+    runs: Sequence[OpenRun],
+    report: Callable[[Cell, Progress], None],
+    stop: Callable[[], bool] | None = None,
+) -> None:
+    """Open runs, round by round to their end; the engine of the first trains for all."""
+    left = list(runs)
+    with polite(stop) as stopping:
+        while True:
+            for run in left:
+                if run.simulation.finished:
+                    run.finish()
+            left = [run for run in left if not run.simulation.finished]
+            if not left:
+                return
+            left = _one_round(left, report)
+            if stopping():
+                for run in left:
+                    run.save()
+                raise Interrupted
+
+
+def _one_round(runs: Sequence[OpenRun], report: Callable[[Cell, Progress], None]) -> list[OpenRun]:
+    """One round of every run; those that can continue."""
+    engine = runs[0].simulation.world.engine
+    try:
+        asked = [run.simulation.ask() for run in runs]
+        trained = engine.train_orders([order for one in asked for order in one.orders])
+    except GAVE_UP as error:
+        for run in runs:
+            run.fail(error)
+        return []
+    left, first = [], 0
+    for run, one in zip(runs, asked, strict=True):
+        last = first + len(one.orders)
+        part = trained.part(slice(first, last))
+        first = last
+        try:
+            result = run.simulation.absorb(one, part)
+        except GAVE_UP as error:  # one run that diverges must not cost the others
+            run.fail(error)
+            continue
+        run.keep(result)
+        report(run.cell, run.progress(result))
+        left.append(run)
+    return left
 
 
 def found_run(cell: Cell, resume: bool) -> Run:

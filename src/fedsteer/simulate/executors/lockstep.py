@@ -17,11 +17,10 @@ from operator import attrgetter
 
 import torch
 
-from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.errors import ConfigurationError
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.runner import Interrupted, OpenRun, Report, open_run, polite
+from fedsteer.simulate.runner import OpenRun, Report, open_run, run_together
 from fedsteer.simulate.world import build_world
-from fedsteer.training import Engine
 
 WORK = attrgetter("data", "model", "training", "run.device", "run.precision")
 """What runs in lock-step have in common."""
@@ -32,55 +31,56 @@ ROOM = 0.8
 def run_in_lockstep(
     cells: Sequence[Cell],
     resume: bool,
-    tell: Report,
+    report: Report,
     jobs: int = 1,
     stop: Callable[[], bool] | None = None,
 ) -> None:
-    """All cells; `Interrupted` after a clean stop. `jobs` processes share the memory."""
-    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 1 << 34
-    room = int(ROOM * free / jobs)
+    """All cells; `Interrupted` after a clean stop. `jobs` processes share the memory.
+
+    Runs whose engine cannot join them are carried out one after the other.
+    """
     left = list(cells)
     while left:
-        first = left[0].experiment
-        world = build_world(first, 0)
-        part = [cell for cell in left if WORK(cell.experiment) == WORK(first)]
-        clients = max(cell.experiment.partition.clients for cell in part)
-        part = part[: batches_that_fit(world.network.dim, clients, len(part), room)]
+        part = [cell for cell in left if WORK(cell.experiment) == WORK(left[0].experiment)]
+        part = part[: _most_together(part, jobs)]
         left = [cell for cell in left if cell not in part]
-        run_together([open_run(cell, resume) for cell in part], tell, stop)
+        runs: list[OpenRun] = []
+        with ExitStack() as files:
+            for cell in part:
+                run = open_run(cell, resume)
+                if run is not None:
+                    files.enter_context(run.records)
+                    runs.append(run)
+            engines = sorted({run.simulation.world.engine.name for run in runs})
+            if len(engines) > 1:
+                raise ConfigurationError(
+                    f"these runs began with different engines ({', '.join(engines)}): "
+                    "--set run.engine= chooses one for all that are new"
+                )
+            run_together(runs, report, stop)
         for cell in part:
-            tell(cell, None)
+            report(cell, None)
 
 
-def shares(cells: Sequence[Cell], jobs: int) -> list[list[int]]:
-    """Places of the cells for every process: whole seeds, in turn; empty shares are left out."""
+def shares(cells: Sequence[Cell], jobs: int) -> list[list[Cell]]:
+    """The cells of every process: whole seeds, in turn; empty shares are left out."""
     worlds: dict[tuple[str, int], int] = {}
-    found: list[list[int]] = [[] for _ in range(jobs)]
-    for place, cell in enumerate(cells):
+    found: list[list[Cell]] = [[] for _ in range(jobs)]
+    for cell in cells:
         world = worlds.setdefault((cell.experiment.name, cell.seed), len(worlds))
-        found[world % jobs].append(place)
+        found[world % jobs].append(cell)
     return [share for share in found if share]
 
 
-def run_together(
-    runs: Sequence[OpenRun | None],
-    tell: Report = lambda cell, progress: None,
-    stop: Callable[[], bool] | None = None,
-) -> None:
-    """All open runs to their end; `Interrupted` after a clean stop, which `stop` can ask for."""
-    left = [run for run in runs if run is not None]
-    if not left:
-        return
-    with ExitStack() as files, polite(stop) as stopping:
-        for run in left:
-            files.callback(run.records.close)
-        engine = _shared_engine(left)
-        while left:
-            left = _one_round(engine, left, tell)
-            if left and stopping():
-                for run in left:
-                    run.save()
-                raise Interrupted
+def _most_together(cells: Sequence[Cell], jobs: int) -> int:
+    if len(cells) == 1:
+        return 1
+    world = build_world(cells[0].experiment, 0)
+    if not world.engine.joins_runs:
+        return 1
+    free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 1 << 34
+    clients = max(cell.experiment.partition.clients for cell in cells)
+    return batches_that_fit(world.network.dim, clients, len(cells), int(ROOM * free / jobs))
 
 
 def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
@@ -91,42 +91,3 @@ def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
     most = max(1, room // (4 * dim * (clients + 8)))
     batches = -(-count // most)
     return max(1, -(-count // max(1, batches)))
-
-
-def _one_round(engine: Engine, runs: list[OpenRun], tell: Report) -> list[OpenRun]:
-    """One round of every run; those that have further rounds."""
-    asked = [run.simulation.ask() for run in runs]
-    trained = engine.train_orders([order for one in asked for order in one.orders])
-    left, first = [], 0
-    for run, one in zip(runs, asked, strict=True):
-        last = first + len(one.orders)
-        part = trained.part(slice(first, last))
-        first = last
-        try:
-            result = run.simulation.absorb(one, part)
-        except RoundRefused as error:  # one run that diverges must not cost the others
-            run.fail(error)
-            continue
-        run.keep(result)
-        tell(run.cell, run.progress(result))
-        if run.simulation.finished:
-            run.finish()
-        else:
-            left.append(run)
-    return left
-
-
-def _shared_engine(runs: Sequence[OpenRun]) -> Engine:
-    """Any of their engines, if all of them do the same kind of work."""
-    first, *others = [run.simulation.world for run in runs]
-    if not first.engine.joins_runs:
-        raise ConfigurationError("lock-step needs run.engine=batched or captured")
-    for world in others:
-        if WORK(world.experiment) != WORK(first.experiment):
-            raise ConfigurationError("runs in lock-step must share data, model and training")
-        if world.engine.name != first.engine.name:
-            raise ConfigurationError(
-                f"some of these runs began with the engine {world.engine.name!r}, others with "
-                f"{first.engine.name!r}: --set run.engine= chooses one for all that are new"
-            )
-    return first.engine

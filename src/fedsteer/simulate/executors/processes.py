@@ -15,22 +15,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import partial
 from math import inf
+from pathlib import Path
 from queue import Empty
 from time import monotonic, sleep
 from typing import Any
 
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
-from fedsteer.simulate.runner import (
-    GAVE_UP,
-    Interrupted,
-    Progress,
-    Report,
-    polite,
-    run_cell,
-)
+from fedsteer.simulate.executors.lockstep import run_in_lockstep
+from fedsteer.simulate.runner import Interrupted, Progress, Report, polite
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a worker."""
@@ -48,36 +41,39 @@ _halt: Any = None  # a byte that all share; if not 0, stop after this round
 _busy = threading.Lock()  # held while a worker has a run
 
 
-def run_in_processes(cells: Sequence[Cell], jobs: int, resume: bool, tell: Report) -> None:
-    """All cells, `jobs` at a time; `Interrupted` after a clean stop."""
+def run_in_processes(
+    parts: Sequence[Sequence[Cell]], jobs: int, resume: bool, report: Report
+) -> None:
+    """All parts, `jobs` at a time; `Interrupted` after a clean stop.
+
+    The cells of a part run in one process, in lock-step on a GPU.
+    """
     context = multiprocessing.get_context("spawn")
-    device = cells[0].experiment.run.device
-    # In lock-step on a GPU, a worker takes whole seeds.
-    left = deque([[n] for n in range(len(cells))] if device == "cpu" else shares(cells, jobs))
-    waiting: set[Future[list[int]]] = set()
-    with one_thread_each(device), polite() as stopping:
+    left = deque(parts)
+    running: dict[Future[None], Sequence[Cell]] = {}
+    cells = {cell.folder: cell for part in parts for cell in part}
+    with one_thread_each(parts[0][0].experiment.run.device), polite() as stopping:
         messages, halt = context.Queue(), context.RawValue("b", 0)
         pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages, halt, os.getpid()))
         try:
-            while left or waiting:
+            while left or running:
                 if stopping():
                     halt.value = True
                     left.clear()
                 # Never more calls than workers: a call that waits in the pool cannot be stopped.
-                while left and len(waiting) < jobs:
+                while left and len(running) < jobs:
                     part = left.popleft()
                     with no_stops():
-                        waiting.add(
-                            pool.submit(_work, part, [cells[n] for n in part], resume, jobs)
-                        )
-                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                        running[pool.submit(_work, part, resume, jobs)] = part
+                done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                 with suppress(Empty):
                     while True:
-                        for number, progress in messages.get_nowait():
-                            tell(cells[number], progress)
+                        for folder, progress in messages.get_nowait():
+                            report(cells[folder], progress)
                 for future in done:
-                    for number in future.result():
-                        tell(cells[number], None)
+                    future.result()
+                    for cell in running.pop(future):
+                        report(cell, None)
         except KeyboardInterrupt:
             raise Interrupted from None
         finally:
@@ -143,28 +139,19 @@ def _follow(parent: int) -> None:
     os._exit(1)
 
 
-def _work(numbers: list[int], cells: list[Cell], resume: bool, jobs: int) -> list[int]:
-    """Run one cell, or several in lock-step, in a worker; `Interrupted` comes out of the future."""
-    number_of = {cell.folder: number for number, cell in zip(numbers, cells, strict=True)}
-    latest: dict[int, Progress] = {}
+def _work(cells: Sequence[Cell], resume: bool, jobs: int) -> None:
+    """Run a part in a worker; `Interrupted` comes out of the future."""
+    latest: dict[Path, Progress] = {}
     sent = -inf
 
-    def tell(cell: Cell, progress: Progress | None) -> None:
+    def report(cell: Cell, progress: Progress | None) -> None:
         nonlocal sent
         if progress is not None:
-            latest[number_of[cell.folder]] = progress
+            latest[cell.folder] = progress
         if monotonic() - sent > TELL_EVERY:
             _messages.put(list(latest.items()))
             latest.clear()
             sent = monotonic()
 
-    def stop() -> bool:
-        return bool(_halt.value)
-
     with _busy:
-        if len(cells) == 1:
-            with suppress(*GAVE_UP):
-                run_cell(cells[0], resume=resume, watch=partial(tell, cells[0]), stop=stop)
-        else:
-            run_in_lockstep(cells, resume, tell, jobs, stop)
-    return numbers
+        run_in_lockstep(cells, resume, report, jobs, lambda: bool(_halt.value))

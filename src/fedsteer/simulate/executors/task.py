@@ -35,7 +35,7 @@ from fedsteer.records.names import (
     stream_file,
 )
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.runner import GAVE_UP, Interrupted, Progress, run_cell
+from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
 TELL_EVERY = 0.5
 """Seconds between two messages of a run."""
@@ -182,8 +182,6 @@ def carry_out(task: Task, office: Any) -> TaskResult:
                 stop=correspondent.stop,
                 torch_threads=task.torch_threads,
             )
-        except GAVE_UP:
-            pass  # the parcel holds the reason
         except Interrupted:
             stopped = True
         except (FedsteerError, OSError) as error:
