@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -176,7 +176,7 @@ def run_cell(
     """
     run = open_run(cell, resume, torch_threads, trackers)
     if run is not None:
-        with run.records:
+        with closing(run.records):
             run_together([run], lambda cell, progress: watch(progress), stop)
     return Run(cell.folder)
 

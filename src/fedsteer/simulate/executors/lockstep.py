@@ -49,7 +49,7 @@ def run_in_lockstep(
             for cell in part:
                 run = open_run(cell, resume)
                 if run is not None:
-                    files.enter_context(run.records)
+                    files.callback(run.records.close)
                     runs.append(run)
             engines = sorted({run.simulation.world.engine.name for run in runs})
             if len(engines) > 1:
