@@ -48,7 +48,22 @@ class Summary:
 
     def records(self) -> list[dict[str, Any]]:
         """Plain numbers: `<quantity>` is the mean over seeds, `<quantity>_half` its interval."""
-        return [_record(row) for row in self.rows]
+        found = []
+        for row in self.rows:
+            difference = row.estimates["difference"]
+            record: dict[str, Any] = {
+                "experiment": row.experiment,
+                "label": row.label,
+                "rule": row.rule,
+                "seeds": row.finished,
+                "unfinished": row.unfinished,
+                "pairs": 0 if difference is None else difference.count,
+            }
+            for name, one in row.estimates.items():
+                record[name] = None if one is None else one.mean
+                record[f"{name}_half"] = None if one is None else one.half
+            found.append(record | {"failures": "; ".join(row.failures)})
+        return found
 
 
 def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
@@ -155,19 +170,3 @@ def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:
             order = look(run.manifest, "data", "label_groups") or ()
             names |= dict.fromkeys([*(name for name in order if name in measured), *measured])
     return tuple(names)
-
-
-def _record(row: Entry) -> dict[str, Any]:
-    difference = row.estimates["difference"]
-    record: dict[str, Any] = {
-        "experiment": row.experiment,
-        "label": row.label,
-        "rule": row.rule,
-        "seeds": row.finished,
-        "unfinished": row.unfinished,
-        "pairs": 0 if difference is None else difference.count,
-    }
-    for name, found in row.estimates.items():
-        record[name] = None if found is None else found.mean
-        record[f"{name}_half"] = None if found is None else found.half
-    return record | {"failures": "; ".join(row.failures)}

@@ -35,8 +35,7 @@ class Column:
     heading: str
     meaning: str = ""
     key: str = ""  # one of the row's estimates, or an attribute of it
-    form: Form | None = None
-    interval: bool = False
+    form: Form | None = None  # accuracies are shown with their interval
 
     @property
     def words(self) -> bool:
@@ -48,7 +47,9 @@ class Column:
         value = self.value(row)
         if value is None or self.form is None:
             return MISSING if value is None else str(value)
-        return with_half(row.estimates[self.key], self.form) if self.interval else self.form(value)
+        if self.form in (percent, points):
+            return with_half(row.estimates[self.key], self.form)
+        return self.form(value)
 
     def value(self, row: Entry) -> Any:
         """What to sort by: words, a number, or None if it is not known."""
@@ -64,18 +65,16 @@ def columns(summary: Summary) -> list[Column]:
     found = [
         Column("experiment", key="experiment"),
         Column("rule", "the server rule", "label"),
-        Column("accuracy %", "final test accuracy", "accuracy", percent, interval=True),
-        Column(base, f"{paired} in points, paired by seed", "difference", points, interval=True),
+        Column("accuracy %", "final test accuracy", "accuracy", percent),
+        Column(base, f"{paired} in points, paired by seed", "difference", points),
         Column("last third %", "mean test accuracy over the last third of the rounds", "late",
-               percent, interval=True),
-        Column(f"last third {base}", f"its {paired}, paired by seed", "late_difference",
-               points, interval=True),
-        *(Column(f"{name} %", f"accuracy on the {name} labels", f"accuracy_{name}",
-                 percent, interval=True) for name in summary.groups),
+               percent),
+        Column(f"last third {base}", f"its {paired}, paired by seed", "late_difference", points),
+        *(Column(f"{name} %", f"accuracy on the {name} labels", f"accuracy_{name}", percent)
+          for name in summary.groups),
         Column("client spread", "standard deviation of accuracy over clients, in points",
-               "clients_std", percent, interval=True),
-        Column("worst tenth", "accuracy that nine in ten clients exceed", "clients_p10",
-               percent, interval=True),
+               "clients_std", percent),
+        Column("worst tenth", "accuracy that nine in ten clients exceed", "clients_p10", percent),
         Column("memory", "peak memory of the server rule", "server_bytes", size),
         Column("sent up", "bytes from clients to server", "bytes_up", size),
         Column("sent down", "bytes from server to clients", "bytes_down", size),
