@@ -10,7 +10,7 @@ The page is one HTML file that needs no network: it carries plotly.js (`assets/`
 pictures (`figures/`) need matplotlib.
 """
 
-from fedsteer.report.entries import Entry, title_of
+from fedsteer.report.entries import title_of
 from fedsteer.report.figures import files_of, table_of, write_files
 from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.page import write_page
@@ -18,7 +18,6 @@ from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import to_csv, to_markdown, to_text
 
 __all__ = [
-    "Entry",
     "Summary",
     "files_of",
     "summarise",

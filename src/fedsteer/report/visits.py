@@ -6,7 +6,7 @@ Staleness (rounds since the last visit) has a long tail, so it is binned in step
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,10 +28,10 @@ SHOWN_REASONS, SHOWN_CLIENTS = 20, 6
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
 EVERYBODY = ""
-
-
+Staleness = dict[str, Counter[int]]
+"""Data group -> bin -> count."""
 Errors = dict[tuple[str, str], dict[int, list[float]]]
-"""(column of the records, "staleness" or "round") -> bin -> relative errors of the estimate."""
+"""(column of the records, "staleness" or "round") -> bin -> relative errors, in training."""
 
 
 @dataclass
@@ -39,8 +39,8 @@ class Visits:
     """Sums over the rows of one run."""
 
     rows: int = 0
-    staleness: dict[str, Counter[int]] = field(default_factory=dict)  # data group -> bin -> count
-    errors: Errors = field(default_factory=dict)  # of updates in training
+    staleness: Staleness = field(default_factory=lambda: defaultdict(Counter))
+    errors: Errors = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
@@ -62,14 +62,13 @@ def read_visits(run: Run) -> Visits:
             continue
         where = bisect_right(EDGES, staleness, hi=len(EDGES) - 1) - 1
         group = _of_client(groups, row.get("client"), EVERYBODY)
-        visits.staleness.setdefault(str(group), Counter())[where] += 1
+        visits.staleness[str(group)][where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
             if error is None or 0 < moment <= warm_up:
                 continue
             for axis, at in (("staleness", where), ("round", (moment - warm_up - 1) // SPAN)):
-                bins = visits.errors.setdefault((column, axis), {})
-                bins.setdefault(at, []).append(rounded(error))
+                visits.errors[column, axis][at].append(rounded(error))
     return visits
 
 
@@ -79,10 +78,10 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
     y       share per round of absence: bins differ in width, and a wide one would look like a peak
     share   share of the whole bin
     """
-    pooled: dict[str, Counter[int]] = {}
+    pooled: Staleness = defaultdict(Counter)
     for one in visits:
         for group, counts in one.staleness.items():
-            pooled.setdefault(group, Counter()).update(counts)
+            pooled[group].update(counts)
     shares = {}
     for group, counts in sorted(pooled.items()):
         bins, total = sorted(counts), counts.total()
