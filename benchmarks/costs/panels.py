@@ -85,7 +85,7 @@ PANELS = (
     Panel("round over N", "seconds", "Simulated round over N", "clients N", "none"),
     Panel("step over N", "step bytes", "Memory a step takes over N", "clients N", "none"),
     Panel("step over d", "step bytes", "Memory a step takes over d", "weights d", "none"),
-    Panel("round over N", "peak bytes", "Memory of the simulation over N", "clients N", "none"),
+    Panel("round over N", "peak bytes", "Simulation memory over N", "clients N", "none"),
 )
 
 
