@@ -149,7 +149,7 @@ def test_float64_models_stay_float64() -> None:
 
 def test_layouts() -> None:
     named = {"a": np.zeros((), np.float32), "b": np.zeros((2, 0), np.float32), "i": np.arange(3)}
-    layout = Layout.of(named)
+    layout = Layout(named, ["*"], [])
     assert layout.dim == 1
     back = layout.unflatten(layout.flatten(named), layout.rest(named))
     assert [array.shape for array in back.values()] == [(), (2, 0), (3,)]
@@ -157,9 +157,9 @@ def test_layouts() -> None:
     with pytest.raises(Malformed, match="type"):
         layout.check(named | {"i": np.array(["x", "y", "z"])})
     with pytest.raises(ConfigurationError, match="steer"):
-        Layout.of({"i": np.arange(3)})
+        Layout({"i": np.arange(3)}, ["*"], [])
     with pytest.raises(ConfigurationError, match="complex"):
-        Layout.of({"c": np.zeros(3, complex)})
+        Layout({"c": np.zeros(3, complex)}, ["*"], [])
     assert averaged([], [], {"i": np.arange(3)})["i"].tolist() == [0, 1, 2]
 
 

@@ -101,9 +101,8 @@ class Asked:
             start, vector = arrays, global_vector
             if "start" in own:
                 start = to_record(model.layout.unflatten(own["start"], model.rest))
-                vector = model.layout.flatten(
-                    to_named(start)
-                )  # as rounded to the model's precision
+                # As rounded to the model's precision.
+                vector = model.layout.flatten(to_named(start))
             settings = ConfigRecord(dict(config))
             if "proximal" in shared:
                 settings["proximal-mu"] = float(shared["proximal"])

@@ -66,9 +66,10 @@ class Identities:
     left: set[str] = field(default_factory=set)  # clients that have left for good at some time
     nameless_told: bool = False  # once per process, so not in the checkpoint
 
-    def meet(self, nodes: Mapping[int, bytes]) -> None:
-        """Remember the public keys of nodes that are online (empty if a node has none)."""
+    def meet(self, nodes: Mapping[int, bytes]) -> dict[int, str]:
+        """Remember the public keys of nodes (empty if one has none); the clients of `expected`."""
         self.keys |= {node: key_name(key) for node, key in nodes.items() if key}
+        return {node: self.expected(node) for node in nodes}
 
     def expected(self, node: int) -> str:
         """The client that this node is taken for until it answers."""

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.steering.state import Arrays
+from fedsteer.steering.state import Arrays, below
 
 STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that torch gives to batch-norm statistics."""
@@ -49,22 +49,16 @@ class Piece:
     place: slice | None  # in the flat vector; None: not steered
 
 
-@dataclass(frozen=True)
 class Layout:
-    """Order, shapes and dtypes of a model's arrays, and which of them are steered."""
+    """Order, shapes and dtypes of a model's arrays, and which of them are steered.
 
-    pieces: tuple[Piece, ...]
-    dim: int
+    `steer` and `buffers` are name patterns; an array that matches `buffers` is not steered. Only
+    floating-point arrays are steered.
+    """
 
-    @staticmethod
-    def of(
-        arrays: Named, steer: Sequence[str] = ("*",), buffers: Sequence[str] = STATISTICS
-    ) -> Layout:
-        """`steer` and `buffers` are name patterns; an array that matches `buffers` is not steered.
-
-        Only floating-point arrays are steered.
-        """
-        pieces, start = [], 0
+    def __init__(self, arrays: Named, steer: Sequence[str], buffers: Sequence[str]) -> None:
+        self.pieces: list[Piece] = []
+        self.dim = 0
         for name, array in arrays.items():
             if array.dtype.kind not in "fiub":
                 raise ConfigurationError(f"array {name!r} has type {array.dtype}: not a number")
@@ -73,13 +67,12 @@ class Layout:
                 and any(fnmatchcase(name, pattern) for pattern in steer)
                 and not any(fnmatchcase(name, pattern) for pattern in buffers)
             )
-            place = slice(start, start + array.size) if steered else None
-            start = start if place is None else place.stop
+            place = slice(self.dim, self.dim + array.size) if steered else None
+            self.dim += array.size if steered else 0
             piece = Piece(name=name, shape=array.shape, dtype=array.dtype.str, place=place)
-            pieces.append(piece)
-        if not start:
+            self.pieces.append(piece)
+        if not self.dim:
             raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
-        return Layout(pieces=tuple(pieces), dim=start)
 
     def flatten(self, arrays: Named) -> NDArray[Any]:
         """The (d,) vector of the steered arrays; float64 if any of them is, else float32."""
@@ -148,7 +141,7 @@ class GlobalModel:
 
     def __init__(self, record: ArrayRecord, steer: Sequence[str], buffers: Sequence[str]) -> None:
         named = to_named(record)
-        self.layout = Layout.of(named, steer, buffers)
+        self.layout = Layout(named, steer, buffers)
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
         self.rest = self.layout.rest(named)
         self._initial_vector, self._initial_rest = self.vector, self.rest
@@ -186,10 +179,6 @@ class GlobalModel:
 
     def restore(self, arrays: Arrays) -> None:
         """Take over what `pack` returned."""
-        self.vector, self.rest = arrays["model"], _under("rest/", arrays)
+        self.vector, self.rest = arrays["model"], below("rest/", arrays)
         self._initial_vector = arrays["initial"]
-        self._initial_rest = _under("initial-rest/", arrays)
-
-
-def _under(prefix: str, arrays: Named) -> Arrays:
-    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
+        self._initial_rest = below("initial-rest/", arrays)

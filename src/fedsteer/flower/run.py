@@ -197,8 +197,10 @@ class ServerRun:
             return None
         return [population.get(reply.client, np.nan) for reply in replies]
 
-    def take_step(self, step: Step, fresh: list[Reply]) -> None:
-        """Take over the rule's new state, and move the model."""
+    def take_step(self, step: Step, replies: list[Reply]) -> list[Reply]:
+        """Take over the rule's new state, and move the model; returns the fresh replies."""
+        used = dict(zip(step.diagnostics.clients, step.diagnostics.fresh, strict=True))
+        fresh = [reply for reply in replies if used.get(reply.client)]
         self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
         warn_of("%s was dropped: %s", step.diagnostics.dropped)
         model = self.model
@@ -208,6 +210,7 @@ class ServerRun:
         elif step.action == "restart":
             model.restart()
             self.moments = self.optimiser.init()
+        return fresh
 
     def end_round(
         self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics

@@ -92,13 +92,8 @@ class RuleStrategy(Strategy):
             self.run.begin(initial_arrays)
             self.run.let_leave(save=True)
             self.summary()
-            return self._run_rounds(
-                grid,
-                num_rounds,
-                ConfigRecord() if train_config is None else train_config,
-                ConfigRecord() if evaluate_config is None else evaluate_config,
-                evaluate_fn,
-            )
+            train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+            return self._run_rounds(grid, num_rounds, train, evaluate, evaluate_fn)
         finally:
             self._asked = None
             self.run.store.close()
@@ -187,8 +182,7 @@ class RuleStrategy(Strategy):
                 raise
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
         online = await_nodes(grid, 1, limit)
-        run.identities.meet(online)
-        clients = {node: run.identities.expected(node) for node in online}
+        clients = run.identities.meet(online)
         seed = self.rule.options.seed
         sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
@@ -230,7 +224,7 @@ class RuleStrategy(Strategy):
         for hint in hints:
             log(WARNING, "fedsteer: %s", hint)
         leave_out_mistaken(reading, asked, self.rule, run.state, server_round)
-        step = None
+        fresh = []
         try:
             step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
         except RoundRefused as refusal:  # model and state stay as they are
@@ -239,10 +233,7 @@ class RuleStrategy(Strategy):
             diagnostics = Diagnostics(phase=self.rule.phase(run.state))
         else:
             diagnostics = step.diagnostics
-        used = dict(zip(diagnostics.clients, diagnostics.fresh, strict=True))
-        fresh = [reply for reply in reading.usable if used.get(reply.client)]
-        if step is not None:
-            run.take_step(step, fresh)
+            fresh = run.take_step(step, reading.usable)
         self._asked = None
         row = run.end_round(server_round, asked, reading, diagnostics)
         arrays = run.model.record()
@@ -259,8 +250,8 @@ class RuleStrategy(Strategy):
         if self.options.fraction_evaluate <= 0:
             return []
         online, identities = await_nodes(grid, 0, 0.0), self.run.identities
-        identities.meet(online)
-        clients = {node: identities.expected(node) for node in online if identities.trusts(node)}
+        met = identities.meet(online).items()
+        clients = {node: client for node, client in met if identities.trusts(node)}
         config["server-round"] = server_round
         content = RecordDict(
             {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}

@@ -124,16 +124,18 @@ def unpack_server(
     arrays: Mapping[str, NDArray[Any]], meta: Mapping[str, Any], like: Array | None = None
 ) -> Server:
     """The server that `pack_server` packed; torch arrays go to the device of `like`."""
-
-    def part(name: str) -> State:
-        prefix = f"{name}/"
-        own = {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)}
-        return State.unpack(own, meta.get(name), like=like)
-
-    state, moments = part("rule"), part("moments")
+    state, moments = (
+        State.unpack(below(f"{name}/", arrays), meta.get(name), like=like)
+        for name in ("rule", "moments")
+    )
     if "model" not in meta:
         raise StateError("checkpoint holds no model")
     return Server(state=state, moments=moments, model=_unpack(meta["model"], arrays, like))
+
+
+def below(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays whose names begin with this prefix, without it."""
+    return {name.removeprefix(prefix): a for name, a in arrays.items() if name.startswith(prefix)}
 
 
 def _is_array(value: object) -> bool:
