@@ -133,7 +133,4 @@ class ClusterFedVARP(Algorithm):
         return kernels_for(updates).dtype_name(updates if rows is None else rows)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        own: ClusterMemory = memory.own
-        if own.rows is not None:
-            return own.estimates(slots)
-        return kernels_for(memory.like).allocate((len(slots), memory.clients.dim), memory.like)
+        return memory.own.estimates(slots, memory.like)

@@ -32,16 +32,13 @@ class StaleUpdateRule(Algorithm):
         return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        return self.aggregate(memory.own, active, active.weights)
-
-    def aggregate(self, own: UpdateMemory, active: Active, weights: Floats) -> Outcome:
-        """The outcome with a_i = `weights`."""
-        recalled = own.recall(active, weights)
+        own: UpdateMemory = memory.own
+        recalled = own.recall(active)
         scales = recalled.scales
         estimates = Estimates(scales * recalled.dots, scales**2 * recalled.squares)
         return Outcome(
             result=recalled.result,
-            weights=weights,
+            weights=active.weights,
             beliefs=PlainBeliefs(before=estimates),
             scratch=recalled,
         )

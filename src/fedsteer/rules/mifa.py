@@ -64,10 +64,11 @@ class MIFA(StaleUpdateRule):
         own: MIFAMemory = memory.own
         known = own.squares[active.slots] >= 0
         heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
+        total, shares = active.total, active.shares
         if self.options.start == "seen":
-            active = replace(active, total=heard, shares=active.sizes / max(heard, 1e-300))
-        outcome = self.aggregate(own, active, active.shares)
-        waiting = self.options.start == "wait" and heard < active.total * (1 - 1e-12)
+            total, shares = heard, active.sizes / max(heard, 1e-300)
+        outcome = super().compute(memory, replace(active, total=total, weights=shares))
+        waiting = self.options.start == "wait" and heard < total * (1 - 1e-12)
         scratch = (outcome.scratch, heard)
         return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
 

@@ -89,8 +89,10 @@ class ClusterMemory(Component):
         fresh = mixing[:, active.fresh]
         self.gram[np.ix_(touched, touched)] = fresh @ result.gram @ fresh.T
 
-    def estimates(self, slots: Any) -> Array:
+    def estimates(self, slots: Any, like: Array) -> Array:
         """(m, d) y_c of each client's cluster; zeros without one."""
+        if self.rows is None:
+            return kernels_for(like).allocate((len(slots), like.shape[1]), like)
         labels = self.member_of[slots].astype(np.int64)
         picks = np.zeros((len(slots), len(self.mass)))
         picks[labels >= 0, labels[labels >= 0]] = 1.0

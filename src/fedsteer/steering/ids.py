@@ -29,7 +29,4 @@ def plain_ids(clients: Any) -> list[ClientId]:
     """Ids as int or str."""
     if isinstance(clients, str) or not hasattr(clients, "__iter__"):
         raise RoundRefused(f"clients are a list of ids, not {clients!r}")
-    listed = list(clients)
-    if not {int, str}.issuperset(map(type, listed)):
-        listed = [plain_id(client) for client in listed]
-    return listed
+    return [plain_id(client) for client in clients]

@@ -58,8 +58,8 @@ class UpdateMemory(Component):
     base: Array = None  # (d,) float64: float32 would drift over many rounds
     longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
 
-    def recall(self, active: Active, weights: Floats) -> Recalled:
-        """Delta = sum_i d_i beta_i h_i + weights @ (g - beta h), in one pass.
+    def recall(self, active: Active) -> Recalled:
+        """Delta = sum_i d_i beta_i h_i + sum_A a_i (g_i - beta_i h_i), in one pass.
 
         The first sum runs over all clients with this round's sizes.
         """
@@ -67,9 +67,9 @@ class UpdateMemory(Component):
         known = squares >= 0
         scales = np.where(known, self.scales[active.slots], 0.0)
         per_point = 1.0 / active.total if active.total > 0 else 0.0
-        coefficients = scales * ((active.sizes - active.old_sizes) * per_point - weights)
+        coefficients = scales * ((active.sizes - active.old_sizes) * per_point - active.weights)
         result = active.one_pass(
-            weights,
+            active.weights,
             self.store.rows if known.any() else None,
             coefficients[known],
             rows=active.slots[known],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,13 +27,6 @@ PIECE = 8_192
 FUSED = "fedsteer.steering.kernels.fused"
 
 Rows: TypeAlias = Tensor | Vectors
-Makes = TypeVar("Makes", bound=Callable[..., Any])
-
-
-def lasting(function: Makes) -> Makes:
-    """For tensors that are stored: they are written to later, maybe outside of inference mode."""
-    wrapped: Makes = torch.inference_mode(False)(function)
-    return wrapped
 
 
 def _blocks(array: Rows, widened: int = 0) -> Iterator[slice]:
@@ -185,10 +178,10 @@ def sketch(updates: Rows, width: int, seed: int) -> Floats:
     return _host(result)
 
 
-@lasting
 def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> Tensor:
     kind = like.dtype if dtype is None else getattr(torch, dtype)
-    return torch.zeros(shape, dtype=kind, device=like.device)
+    with torch.inference_mode(False):  # stored and written to later, maybe outside of that mode
+        return torch.zeros(shape, dtype=kind, device=like.device)
 
 
 def largest(updates: Rows, position: int) -> float:
@@ -202,17 +195,17 @@ def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
     return host.numpy().copy(), dtype_name(array)
 
 
-@lasting
 def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
-    result = torch.tensor(array)
-    if dtype == "bfloat16":
-        result = result.view(torch.bfloat16)
-    return result if like is None else result.to(like.device)
+    with torch.inference_mode(False):
+        result = torch.tensor(array)
+        if dtype == "bfloat16":
+            result = result.view(torch.bfloat16)
+        return result if like is None else result.to(like.device)
 
 
-@lasting
 def clone(array: Tensor) -> Tensor:
-    return array.detach().clone()
+    with torch.inference_mode(False):
+        return array.detach().clone()
 
 
 def check(updates: Rows) -> str | None:

@@ -50,8 +50,3 @@ class Vectors:
         numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
         rows = [self.rows[number] for number in numbers]
         return Vectors(rows) if rows else self.rows[0][None][:0]
-
-    @property
-    def nbytes(self) -> int:
-        """Of all rows, as for a matrix."""
-        return sum(row.nbytes for row in self.rows)
