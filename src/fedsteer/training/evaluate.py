@@ -52,25 +52,27 @@ def evaluate(
     network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
 ) -> Evaluation:
     """Evaluate in parts of about equal size, with the network in evaluation mode."""
-    right = torch.zeros(classes, dtype=torch.float64, device=model.device)
-    seen = torch.zeros_like(right)
-    loss = 0.0
+    loss, hits = 0.0, []
     # Known layers do not depend on the order in memory: take the one in which a CPU pools fastest.
     layers = None if images.is_cuda else known_layers(network)
     by_pixel = layers is not None and not is_dense(layers)
+    parts = -(-len(images) // MOST)
     with torch.no_grad(), network.at_rest():
-        parts = -(-len(images) // MOST)
         for part, target in zip(
             images.tensor_split(parts), labels.tensor_split(parts), strict=True
         ):
             given = channels_last(part).movedim(-1, -3) if by_pixel else part
             logits = _logits(network, model, given)
             loss += float(F.cross_entropy(logits, target, reduction="sum"))
-            hits = (logits.argmax(dim=-1) == target).double()
-            right.index_add_(0, target, hits)
-            seen.index_add_(0, target, torch.ones_like(hits))
-    per_class = (right / seen).cpu().numpy()
-    return Evaluation(float(right.sum() / seen.sum()), loss / len(images), per_class)
+            hits.append(logits.argmax(dim=-1) == target)
+    hit = torch.cat(hits)
+    seen = torch.bincount(labels, minlength=classes)
+    right = torch.bincount(labels[hit], minlength=classes)
+    return Evaluation(
+        accuracy=float(hit.double().mean()),
+        loss=loss / len(images),
+        class_accuracy=(right.double() / seen).cpu().numpy(),
+    )
 
 
 def _logits(network: Network, model: Tensor, images: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ which of them took it. Torch releases the interpreter's lock while it computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -48,15 +47,20 @@ class ThreadedEngine(Engine):
         def train(place: int) -> None:
             steps[place], losses[place] = self._train(orders[place], updates[place])
 
-        def longest_first(place: int) -> tuple[int, int]:
-            return -len(orders[place].points), place
-
-        with _workers(len(orders)) as workers:
-            places = sorted(range(len(orders)), key=longest_first)
-            futures = {place: workers.submit(train, place) for place in places}
-            for place, order in enumerate(orders):
-                with naming(order.client):
-                    futures[place].result()
+        threads = max(1, min(torch.get_num_threads(), len(orders)))
+        longest_first = sorted(range(len(orders)), key=lambda place: -len(orders[place].points))
+        # A thread's own number is set in it; a library's number for all threads is set with it.
+        with (
+            torch_threads(1),
+            ThreadPoolExecutor(threads, "client", torch.set_num_threads, (1,)) as workers,
+        ):
+            futures = {place: workers.submit(train, place) for place in longest_first}
+            try:
+                for place, order in enumerate(orders):
+                    with naming(order.client):
+                        futures[place].result()
+            finally:  # if anything fails, what has begun ends before it goes on
+                workers.shutdown(cancel_futures=True)
         return Trained(updates, steps, losses)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -76,16 +80,3 @@ class ThreadedEngine(Engine):
                 run.descend(gradient[0])
         torch.sub(order.start, run.weights, out=update)
         return len(run.sizes), total / len(run.sizes)
-
-
-@contextmanager
-def _workers(most: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads whose products take one core each; if anything fails, they end before it goes on."""
-    most = max(1, min(torch.get_num_threads(), most))
-    # A thread's own number is set in it; a library's number for all threads is set with it.
-    with torch_threads(1):
-        workers = ThreadPoolExecutor(most, "client", torch.set_num_threads, (1,))
-        try:
-            yield workers
-        finally:
-            workers.shutdown(cancel_futures=True)
