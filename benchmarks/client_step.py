@@ -154,7 +154,7 @@ def main() -> None:
             layers = known_layers(network, exact=variant != "fast")
             gradient: Any = VmappedGradient(network)
             if variant != "torch.func" and layers is not None:
-                gradient = FormulaGradient(network, layers, exact=variant != "fast")
+                gradient = FormulaGradient(network, layers, device, exact=variant != "fast")
             torch.backends.cuda.matmul.allow_tf32 = variant == "fast"
             torch.backends.cudnn.allow_tf32 = False
             kind = "float32"

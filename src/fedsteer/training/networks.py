@@ -82,14 +82,10 @@ class Network:
         `flat[there]` has permuted filters, and `flat[there][back]` is `flat`.
         """
         places = torch.arange(self.dim, device=device)
-        parts = []
-        for parameter in self.parameters:
-            part = places[parameter.start : parameter.end].view(parameter.shape)
-            parts.append((part.permute(axes) if part.ndim == 4 else part).reshape(-1))
-        there = torch.cat(parts)
-        back = torch.empty_like(there)
-        back[there] = places
-        return there, back
+        parts = [places[p.start : p.end].view(p.shape) for p in self.parameters]
+        moved = [part.permute(axes) if part.ndim == 4 else part for part in parts]
+        there = torch.cat([part.flatten() for part in moved])
+        return there, there.argsort()
 
     def _build(self, seed: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):

@@ -50,7 +50,7 @@ class BatchedEngine(Engine):
     def __post_init__(self) -> None:
         layers = known_layers(self.network, self.exact)
         assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(self.network, layers, self.exact)
+        self.gradient = FormulaGradient(self.network, layers, self.data.images.device, self.exact)
         self.width = max(1, MOST_NUMBERS // self.network.dim)
         self.dense: DenseTrainer | None = None
         if is_wide(layers) and not self.data.images.is_cuda:

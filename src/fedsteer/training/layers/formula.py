@@ -50,25 +50,32 @@ class FormulaGradient:
     in, out), and rows of the stack padded to a multiple of 64 numbers, so that each is aligned.
     """
 
-    def __init__(self, network: Network, layers: list[Layer], exact: bool = True) -> None:
+    def __init__(
+        self,
+        network: Network,
+        layers: list[Layer],
+        device: torch.device | str = "cpu",
+        exact: bool = True,
+    ) -> None:
         self.network, self.dense = network, is_dense(layers)
         self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
         self.pads = not mixes_samples(layers)
+        on_gpu = torch.device(device).type == "cuda"
         # Large networks with normalisation tolerate bfloat16; small ones without it get tf32.
-        self.shortens = not exact and not self.pads
-        self._order: tuple[Tensor, Tensor] | None = None
+        self.shortens = on_gpu and not exact and not self.pads
+        self._there: Tensor | slice = slice(None)
+        self._back: Tensor | slice = slice(None)
+        if on_gpu and not self.dense:
+            there, self._back = network.filter_order((2, 3, 1, 0), torch.device(device))
+            self._there = torch.cat([there, there.new_zeros(-len(there) % ALIGNED)])
 
     def arrange(self, flat: Tensor) -> Tensor:
         """(c, d) in the usual order -> as `__call__` takes it."""
-        return flat[:, self._orders(flat)[0]] if self._moves(flat) else flat
+        return flat[:, self._there]
 
     def restore(self, flat: Tensor) -> Tensor:
         """The inverse of `arrange`."""
-        return flat[:, self._orders(flat)[1]] if self._moves(flat) else flat
-
-    def _moves(self, flat: Tensor) -> bool:
-        """Whether parameters have an order of their own there."""
-        return flat.is_cuda and not self.dense
+        return flat[:, self._back]
 
     def __call__(
         self,
@@ -88,15 +95,8 @@ class FormulaGradient:
         if rate is None:
             gradient = torch.empty_like(weights, memory_format=torch.contiguous_format)
             gradient[:, self.network.dim :] = 0
-        if self.shortens and weights.is_cuda:
+        if self.shortens:
             short, value = weights.bfloat16(), value.bfloat16()
         flat = Flat(weights=weights, gradient=gradient, rate=rate or 0.0, short=short)
         losses, _ = backpropagate(self.layers, flat, value, labels, shares, masks)
         return flat.into, losses
-
-    def _orders(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        if self._order is None or self._order[0].device != flat.device:
-            there, back = self.network.filter_order((2, 3, 1, 0), flat.device)
-            padding = there.new_zeros(-len(there) % ALIGNED)
-            self._order = torch.cat([there, padding]), back
-        return self._order
