@@ -25,7 +25,7 @@ from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, TrainingData, schedule
+from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, schedule
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
 
@@ -49,21 +49,14 @@ class CapturedEngine(Engine):
         return "it needs a GPU" if device == "cpu" else super().supports(network, options, device)
 
     def train_orders(self, orders: Sequence[Order]) -> Trained:
-        with naming_by_reference(self, orders):
-            return self._train(orders)
-
-    def _train(self, orders: Sequence[Order]) -> Trained:
         updates = self.no_updates(len(orders))
         losses = updates.new_zeros(len(orders))
         sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
         steps = np.array([len(own) for own in sizes], np.int64)
         longest_first = np.argsort(-steps, kind="stable").tolist()
         tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
-        with precision(self.exact, self.data.images):
-            if not self.slots:
-                self.slots = [
-                    Slot(self.network, self.data, self.options, self.exact) for _ in range(SLOTS)
-                ]
+        with naming_by_reference(self, orders), precision(self.exact, updates):
+            self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({int(size) for own in sizes for size in own}):
                 for slot in self.slots:
@@ -94,22 +87,19 @@ class Graph:
 class Slot:
     """The buffers and graphs of one client at a time, on a stream of its own."""
 
-    def __init__(
-        self, network: Network, data: TrainingData, options: LocalTraining, exact: bool
-    ) -> None:
-        self.network, self.data, self.options = network, data, options
-        device = data.images.device
+    def __init__(self, engine: CapturedEngine) -> None:
+        self.network, self.data, self.options = engine.network, engine.data, engine.options
+        network, device = self.network, self.data.images.device
         self.stream = torch.cuda.Stream(device)
         self.pool = torch.cuda.graph_pool_handle()
         self.own, self.usual = network.filter_order((0, 2, 3, 1), device)
         self.weights = torch.zeros(network.dim, device=device)
-        kind = torch.float32 if exact else torch.bfloat16
-        self.low = self.weights if exact else torch.zeros(network.dim, dtype=kind, device=device)
+        self.low = self.weights if engine.exact else self.weights.bfloat16()
         self.gradient = torch.zeros_like(self.low)
         self.views = {p.name: view.requires_grad_() for p, view in _views(network, self.low)}
         self.into = [view for _, view in _views(network, self.gradient)]
         self.loss = torch.zeros((), device=device)
-        self.mask = torch.ones(data.classes, device=device)
+        self.mask = torch.ones(self.data.classes, device=device)
         self.graphs: dict[int, Graph] = {}
 
     def train(self, tasks: Iterator[tuple[Order, Tensor, Tensor]]) -> Iterator[bool]:
