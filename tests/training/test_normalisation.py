@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.training.layers.residual import Normal, normalise, normalise_back
+from fedsteer.training.layers.residual import Normal, normalise, normalise_back, operations
 
 
 def drawn(*shape: int) -> Tensor:
@@ -53,8 +53,9 @@ def test_kernels_equal_the_formula(relu: bool) -> None:
     whole = normalise_back(images, moments, how, back, beside)
     here = Normal(how.gamma.float().cuda(), how.beta.float().cuda(), how.eps, relu)
     sent = images.float().cuda()
-    found, sums = normalise(sent, here)
+    kernels = operations(sent)
+    found, sums = kernels.normalise(sent, here)
     torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-4, atol=1e-4)
-    results = normalise_back(sent, sums, here, back.float().cuda(), beside.float().cuda())
+    results = kernels.normalise_back(sent, sums, here, back.float().cuda(), beside.float().cuda())
     for ours, theirs in zip(results, whole, strict=True):
         torch.testing.assert_close(ours.double().cpu(), theirs, rtol=1e-3, atol=1e-3)

@@ -12,6 +12,7 @@ client's batch. On a GPU there are two Triton kernels each way (`normalisation_k
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +35,13 @@ class Normal:
     relu: bool
 
 
+def operations(images: Tensor) -> Any:
+    """The module whose functions take these images."""
+    return kernels_beside(images, KERNELS) or sys.modules[__name__]
+
+
 def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
     """y, and the moments that `normalise_back` needs."""
-    if kernels := kernels_beside(images, KERNELS):
-        found: tuple[Tensor, Tensor] = kernels.normalise(images, how)
-        return found
     wide, kind = images.to(how.gamma.dtype), images.dtype
     mean = wide.mean(dim=(1, 2, 3))
     spread = wide.var(dim=(1, 2, 3), correction=0)
@@ -51,11 +54,6 @@ def normalise_back(
     images: Tensor, moments: Tensor, how: Normal, back: Tensor, beside: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx (plus `beside`), dgamma and dbeta."""
-    if kernels := kernels_beside(images, KERNELS):
-        found: tuple[Tensor, Tensor, Tensor] = kernels.normalise_back(
-            images, moments, how, back, beside
-        )
-        return found
     wide = how.gamma.dtype
     hat = _hat(images.to(wide), moments)
     gradient = back.to(wide)
@@ -90,14 +88,16 @@ class Norm:
     relu: bool = False
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        outputs, moments = normalise(inputs, self._how(flat))
+        outputs, moments = operations(inputs).normalise(inputs, self._how(flat))
         return outputs, (inputs, moments)
 
     def backward(
         self, flat: Flat, seen: Any, back: Tensor, first: bool, beside: Tensor | None = None
     ) -> Tensor:
         inputs, moments = seen
-        found, factor, offset = normalise_back(inputs, moments, self._how(flat), back, beside)
+        found, factor, offset = operations(inputs).normalise_back(
+            inputs, moments, self._how(flat), back, beside
+        )
         flat.take(self._view(flat.into, self.weight), factor)
         flat.take(self._view(flat.into, self.bias), offset)
         return found
