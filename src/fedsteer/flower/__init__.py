@@ -5,8 +5,9 @@
     strategy = FedSteer(core_size=10, folder="runs/flower")
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
 
-The ClientApp does not change. The options are those of `StrategyOptions` and of the rule, which
-`fedsteer rules fedsteer` lists. The default preset is practical.
+The ClientApp does not change, except with FedProx and Scaffold: see `fedsteer.flower.client`. The
+options are those of `StrategyOptions` and of the rule, which `fedsteer rules fedsteer` lists. The
+default preset is practical.
 """
 
 from __future__ import annotations
@@ -44,56 +45,38 @@ __all__ = [
 
 
 class FedSteer(RuleStrategy):
-    """Remembers every client by coordinates on a common basis."""
-
     rule_name = "fedsteer"
 
 
 class FedAvg(RuleStrategy):
-    """The weighted sum of the updates that arrive."""
-
     rule_name = "fedavg"
 
 
 class FedProx(RuleStrategy):
-    """FedAvg's server; clients add a penalty, see `fedsteer.flower.client`."""
-
     rule_name = "fedprox"
 
 
 class FedVARP(RuleStrategy):
-    """Takes the last update of every client as its estimate."""
-
     rule_name = "fedvarp"
 
 
 class ClusterFedVARP(RuleStrategy):
-    """Remembers one update per cluster."""
-
     rule_name = "cluster_fedvarp"
 
 
 class FedStale(RuleStrategy):
-    """FedVARP that trusts old updates less."""
-
     rule_name = "fedstale"
 
 
 class MIFA(RuleStrategy):
-    """The mean of the last updates of all clients."""
-
     rule_name = "mifa"
 
 
 class Scaffold(RuleStrategy):
-    """Control variates; clients correct their gradients, see `fedsteer.flower.client`."""
-
     rule_name = "scaffold"
 
 
 class FedAWE(RuleStrategy):
-    """Every client continues from the model where it stopped."""
-
     rule_name = "fedawe"
 
 

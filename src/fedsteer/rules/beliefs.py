@@ -18,8 +18,7 @@ class Estimates(NamedTuple):
 
     def residuals(self, squares: Floats) -> Floats:
         """(m,) |g_i - estimate_i|^2, where |g_i|^2 are `squares`."""
-        found: Floats = np.maximum(squares - 2 * self.products + self.squares, 0.0)
-        return found
+        return np.maximum(squares - 2 * self.products + self.squares, 0.0)
 
 
 NO_ESTIMATES = Estimates(products=np.zeros(1), squares=np.zeros(1))

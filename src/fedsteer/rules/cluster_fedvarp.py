@@ -34,8 +34,6 @@ from fedsteer.steering.rounds import Active
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions(WarmUpOptions):
-    """Options of ClusterFedVARP."""
-
     clusters: Mapping[ClientId, int] | None = option(None, "cluster of each client, {id: cluster}")
     cluster_count: int = option(10, "number of clusters: memory is this many updates", low=1)
     select: str = option(

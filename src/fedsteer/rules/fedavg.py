@@ -24,8 +24,6 @@ AVERAGES = ("importance", "participants", "normalised")
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgOptions(Options):
-    """Options of FedAvg."""
-
     average: str = option(
         "importance", "weights: d_i/p_i, the mean over participants, or Hajek", choices=AVERAGES
     )

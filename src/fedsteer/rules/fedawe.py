@@ -35,8 +35,6 @@ from fedsteer.steering.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class FedAWEOptions(Options):
-    """Options of FedAWE."""
-
     rate: float = option(1.0, "eta_g: factor on each client's own step", above=0.0)
 
 

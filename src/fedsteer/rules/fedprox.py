@@ -21,8 +21,6 @@ from fedsteer.steering.ids import ClientId
 
 @dataclass(frozen=True, kw_only=True)
 class FedProxOptions(FedAvgOptions):
-    """Options of FedProx."""
-
     proximal: float = option(0.1, "mu: strength of the pull to the model that was sent", low=0.0)
 
 

@@ -24,8 +24,6 @@ from fedsteer.steering.memory import Recalled
 
 @dataclass(frozen=True, kw_only=True)
 class FedStaleOptions(Options):
-    """Options of FedStale."""
-
     beta: float = option(0.5, "trust in an old update, 0 to 1", low=0.0, high=1.0)
     adaptive: bool = option(False, "per client beta from its last two updates; beta until then")
 

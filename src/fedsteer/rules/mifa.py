@@ -30,8 +30,6 @@ from fedsteer.steering.rounds import Active
 
 @dataclass(frozen=True, kw_only=True)
 class MIFAOptions(Options):
-    """Options of MIFA."""
-
     start: str = option(
         "zeros",
         "clients without an update so far count as 0, are waited for, or are left out",

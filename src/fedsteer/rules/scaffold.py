@@ -34,8 +34,6 @@ from fedsteer.steering.table import Table
 
 @dataclass(frozen=True, kw_only=True)
 class ScaffoldOptions(Options):
-    """Options of SCAFFOLD."""
-
     local_rate: float = option(
         0.1, "eta: the clients' learning rate, over 1 - momentum if they have any", above=0.0
     )

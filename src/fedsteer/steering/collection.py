@@ -118,5 +118,4 @@ class Collection(Component):
 
     @staticmethod
     def _members(clients: Clients) -> Integers:
-        members: Integers = np.flatnonzero(clients.sizes.values > 0)
-        return members
+        return np.flatnonzero(clients.sizes.values > 0)

@@ -60,8 +60,7 @@ class Plan:
         i, l = np.indices((self.count, self.count))  # noqa: E741
         high, low = np.maximum(i, l), np.minimum(i, l)
         pairs = self.count + high * (high - 1) // 2 + low
-        places: Integers = self.width * self.count + np.where(i == l, i, pairs)
-        return places
+        return self.width * self.count + np.where(i == l, i, pairs)
 
 
 @lru_cache(maxsize=256)
