@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from fedsteer.errors import DataError
-from fedsteer.records import read_checkpoint, write_checkpoint
-from fedsteer.records.files import parse_json, plain, write_atomically, write_json
+from fedsteer.records import Run, read_checkpoint, write_checkpoint
+from fedsteer.records.files import plain, write_atomically, write_json
 from tests.files import read_json
 
 
@@ -104,7 +104,7 @@ def test_nine_digits_keep_float32_exactly() -> None:
 def test_damaged_json_is_refused_by_name(tmp_path: Path) -> None:
     for content in (b'{"a": 1', b"\xff\xfe"):
         with pytest.raises(DataError, match=r"a\.json is damaged"):
-            parse_json(content, tmp_path / "a.json")
+            Run(tmp_path, {"a.json": content}).json("a.json")
 
 
 def test_checkpoints_come_back_exactly(tmp_path: Path) -> None:

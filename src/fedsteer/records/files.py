@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import DataError
-
 
 def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Write next to the target, flush to disk, then rename over it."""
@@ -31,14 +29,6 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write one JSON document, indented for people."""
     write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
-
-
-def parse_json(content: bytes, path: Path) -> Any:
-    """Parse `content`; an error names `path`, where it came from."""
-    try:
-        return json.loads(content)
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise DataError(f"{path} is damaged: {error}") from None
 
 
 def rounded(value: Any, digits: int = 4) -> Any:

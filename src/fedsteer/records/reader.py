@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, read_archive
-from fedsteer.records.files import parse_json
 from fedsteer.records.names import ARRAYS, FAILURE, FORMAT, MANIFEST, RESULT, stream_file
 
 
@@ -106,7 +105,10 @@ class Run:
         """The object in one of its files, if it exists."""
         if (content := self.read(name)) is None:
             return None
-        found = parse_json(content, self.folder / name)
+        try:
+            found = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{self.folder / name} is damaged: {error}") from None
         if not isinstance(found, dict):
             raise DataError(f"{self.folder / name} is damaged: not an object")
         return found

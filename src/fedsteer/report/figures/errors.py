@@ -33,26 +33,26 @@ class Series(NamedTuple):
 
     name: str
     style: Style
-    by_staleness: dict[int, Estimate]
-    by_round: dict[int, Estimate]
+    errors: dict[str, dict[int, Estimate]]  # "staleness" or "round" -> bin -> mean
 
 
 def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
     if not (series := _series(runs)):
         return None
-    means = [e.mean for s in series for m in (s.by_staleness, s.by_round) for e in m.values()]
+    means = [e.mean for one in series for bins in one.errors.values() for e in bins.values()]
     low, high = max(min(means), 1e-4) / 1.3, max(*means, 1.0) * 1.3
 
     def draw(figure: SubFigure) -> None:
         by_staleness, by_round = figure.subplots(1, 2, sharey=True)
-        for one in series:
-            stale = [(bin_centre(at), e) for at, e in one.by_staleness.items()]
-            late = [(SPAN * (at + 0.5), e) for at, e in one.by_round.items()]
-            for axes, found in ((by_staleness, stale), (by_round, late)):
-                line = [(x, error.mean, error.half or 0.0) for x, error in found]
+        for axes, axis, place in (
+            (by_staleness, "staleness", bin_centre),
+            (by_round, "round", lambda at: SPAN * (at + 0.5)),
+        ):
+            for one in series:
+                bins = one.errors[axis].items()
+                line = [(place(at), error.mean, error.half or 0.0) for at, error in bins]
                 draw_line(axes, line, one.style)
-        for axes in (by_staleness, by_round):
             axes.axhline(1, color=MUTED, linestyle="--", linewidth=1)
         by_staleness.set_yscale("log")
         by_staleness.set_ylim(low, high)
@@ -67,8 +67,8 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
         add_legend(figure, [(one.name, one.style) for one in series])
 
     rows = []
-    for at in sorted({at for one in series for at in one.by_staleness}):
-        found = [one.by_staleness.get(at) for one in series]
+    for at in sorted({at for one in series for at in one.errors["staleness"]}):
+        found = [one.errors["staleness"].get(at) for one in series]
         rows.append([bin_words(at), *(with_half(e, hundredths, hundredths) for e in found)])
     note = (
         "Squared error of the server's estimate of an update, relative to the update's squared "
@@ -91,12 +91,7 @@ def _series(runs: Iterable[Run]) -> list[Series]:
             ("relative_error", "", reused),
             ("refreshed_error", ", recomputed", recomputed),
         ):
-            one = Series(
-                name=name + words,
-                style=style,
-                by_staleness=mean_errors(visits, column, "staleness"),
-                by_round=mean_errors(visits, column, "round"),
-            )
-            if one.by_staleness:
-                found.append(one)
+            errors = {axis: mean_errors(visits, column, axis) for axis in ("staleness", "round")}
+            if errors["staleness"]:
+                found.append(Series(name=name + words, style=style, errors=errors))
     return found
