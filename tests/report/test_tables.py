@@ -12,7 +12,6 @@ import pytest
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import find_runs
 from fedsteer.report import Summary, summarise, to_csv, to_markdown, to_text
-from fedsteer.report.entries import seed_of
 from fedsteer.report.tables import count, duration, size
 from tests.report.made_records import make_comparison, make_result, make_run
 
@@ -68,7 +67,7 @@ def test_difference_is_paired_by_seed(small: Path) -> None:
 def test_only_common_seeds_are_paired(small: Path) -> None:
     make_result(small / "fedsteer" / "seed-7", "fedsteer (practical)", 7, {"accuracy": 0.1})
     ours = table(small).rows[-1]
-    assert [seed_of(run) for run in ours.counted] == [0, 1, 2, 7]
+    assert [run.seed for run in ours.counted] == [0, 1, 2, 7]
     assert ours.estimates["difference"] is not None and ours.estimates["difference"].count == 3
 
 

@@ -1,4 +1,8 @@
-"""JSON files and atomic writes: a kill leaves the old file or the new one, never half of one."""
+"""JSON files and atomic writes: a kill leaves the old file or the new one, never half of one.
+
+Records of other programs may lack keys, so everything is looked up with `look` and `number`, which
+give None for what is missing.
+"""
 
 from __future__ import annotations
 
@@ -53,3 +57,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return value
+
+
+def look(value: Any, *keys: str) -> Any:
+    """`value[key][key]...`, or None if there is no such thing."""
+    for key in keys:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(key)
+    return value
+
+
+def number(value: Any, *keys: str) -> float | None:
+    """The finite number found there, or None."""
+    found = look(value, *keys)
+    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+        return None
+    return float(found)

@@ -81,15 +81,10 @@ def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str
 
 def _firsts(named: Mapping[str, Run]) -> set[str]:
     """Names of the runs with the lowest seed, one per rule and experiment."""
-
-    def order(name: str) -> tuple[bool, int, str]:
-        return not named[name].finished, int(named[name].manifest.get("seed") or 0), name
-
     first: dict[tuple[str, str], str] = {}
-    for name in sorted(named, key=order):
-        experiment, rule = (named[name].manifest.get(key) or {} for key in ("experiment", "rule"))
-        entry = (str(experiment.get("name")), str(rule.get("label", rule.get("name"))))
-        first.setdefault(entry, name)
+    order = sorted((not run.finished, run.seed or 0, name) for name, run in named.items())
+    for _, _, name in order:
+        first.setdefault((named[name].experiment, named[name].label), name)
     return set(first.values())
 
 

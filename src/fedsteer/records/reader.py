@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, read_archive
+from fedsteer.records.files import look, number
 from fedsteer.records.names import ARRAYS, FAILURE, FORMAT, MANIFEST, RESULT, stream_file
 
 
@@ -34,6 +35,23 @@ class Run:
         if (found := manifest.get("format", FORMAT)) != FORMAT:
             raise DataError(f"{path} has format {found!r}, this release reads {FORMAT}")
         return manifest
+
+    @property
+    def experiment(self) -> str:
+        """The name of its experiment, or ""."""
+        return str(look(self.manifest, "experiment", "name") or "")
+
+    @property
+    def label(self) -> str:
+        """The rule with preset and options."""
+        rule = look(self.manifest, "rule")
+        return str(look(rule, "label") or look(rule, "name") or "unnamed rule")
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, if it is known."""
+        seed = number(self.manifest, "seed")
+        return None if seed is None else int(seed)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -82,13 +100,13 @@ class Run:
         file, rows = stream_file(name), []
         # After the last newline comes a row that is still being written, or never was finished.
         *lines, _ = (self.read(file) or b"").split(b"\n")
-        for number, line in enumerate(lines, start=1):
+        for place, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
             if not isinstance(row, dict):
-                raise DataError(f"{self.folder / file}, line {number}: not a JSON row")
+                raise DataError(f"{self.folder / file}, line {place}: not a JSON row")
             rows.append(row)
         return rows
 

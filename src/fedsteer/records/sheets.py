@@ -47,9 +47,8 @@ def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[
         return list(runs)
 
     def belongs(run: Run) -> bool:
-        experiment, rule = (run.manifest.get(key) or {} for key in ("experiment", "rule"))
-        named = experiment.get("name") in sheet["paper"] and rule.get("label") in sheet["labels"]
-        return named and int(run.manifest.get("seed") or 0) < sheet["seeds"]
+        named = run.experiment in sheet["paper"] and run.label in sheet["labels"]
+        return named and (run.seed or 0) < sheet["seeds"]
 
     return [run for run in runs if belongs(run)]
 

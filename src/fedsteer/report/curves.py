@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.records import Run
-from fedsteer.records.files import rounded
-from fedsteer.report.entries import look, number
+from fedsteer.records.files import look, number, rounded
 from fedsteer.report.statistics import estimate
 
 Item = TypeVar("Item")

@@ -1,20 +1,19 @@
 """Which runs belong together: an entry is one rule in one experiment, over its seeds.
 
-An entry is a row of the table and a colour on the page. Records of other programs may lack keys,
-so everything is looked up with `look`, which gives None for what is missing.
+An entry is a row of the table and a colour on the page.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
+from fedsteer.records.files import look
 from fedsteer.records.names import SEED, label_of
 from fedsteer.report.statistics import Estimate
 
@@ -62,7 +61,7 @@ class Entry:
     def failures(self) -> list[str]:
         """Why unfinished runs failed."""
         failed = [(run, run.failure) for run in self.runs if not run.finished]
-        return [f"seed {seed_of(run)}: {why}" for run, why in failed if why]
+        return [f"seed {run.seed}: {why}" for run, why in failed if why]
 
     @property
     def accuracy(self) -> Estimate | None:
@@ -70,45 +69,21 @@ class Entry:
         return self.estimates["accuracy"]
 
 
-def look(value: Any, *keys: str) -> Any:
-    """`value[key][key]...`, or None if there is no such thing."""
-    for key in keys:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(key)
-    return value
-
-
-def number(value: Any, *keys: str) -> float | None:
-    """The finite number found there, or None."""
-    found = look(value, *keys)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
-        return None
-    return float(found)
-
-
-def seed_of(run: Run) -> int | None:
-    """The seed of a run, if it is known."""
-    seed = number(run.manifest, "seed")
-    return None if seed is None else int(seed)
-
-
 def gather(runs: Iterable[Run]) -> list[Entry]:
     """Entries in the order of experiment and label."""
     unique = list({run.folder.resolve(): run for run in runs}.values())
     if not unique:
         raise DataError("there are no runs to report")
-    named = _grouped(unique, lambda run: _text(run, "experiment", "name"))
     found = [
         Entry(
             experiment=experiment,
             label=label,
-            rule=label if label == FULL else _text(members[0], "rule", "name") or label,
-            runs=tuple(sorted(members, key=lambda run: (seed_of(run) or 0, str(run.folder)))),
+            rule=label if label == FULL else str(look(own[0].manifest, "rule", "name") or label),
+            runs=tuple(sorted(own, key=lambda run: (run.seed or 0, str(run.folder)))),
         )
-        for name, together in named.items()
+        for name, together in _grouped(unique, lambda run: run.experiment).items()
         for experiment, part in _apart(name, together).items()
-        for label, members in _grouped(part, _label).items()
+        for label, own in _grouped(part, lambda run: run.label).items()
     ]
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
@@ -124,11 +99,11 @@ def names_of(entries: Sequence[Entry]) -> list[str]:
 
 def title_of(runs: Iterable[Run]) -> str:
     """The title of the experiment, or the names of a few."""
-    experiments = [look(run.manifest, "experiment") for run in runs]
-    titles = {str(look(one, "title") or look(one, "name") or "fedsteer") for one in experiments}
-    if len(titles) == 1:
-        return titles.pop()
-    names = dict.fromkeys(str(name) for one in experiments if (name := look(one, "name")))
+    known = list(runs)
+    found = {str(look(run.manifest, "experiment", "title") or run.experiment) for run in known}
+    if len(found) == 1:
+        return found.pop() or "fedsteer"
+    names = dict.fromkeys(run.experiment for run in known if run.experiment)
     return ", ".join(names) if 0 < len(names) <= NAMED else "fedsteer"
 
 
@@ -196,18 +171,9 @@ def _comparison(run: Run) -> Path:
 
 def _clash(runs: list[Run]) -> list[Run]:
     """Runs of one rule with one seed, if there are two."""
-    known = [run for run in runs if seed_of(run) is not None]
-    found = _grouped(known, lambda run: (_label(run), seed_of(run))).values()
+    known = [run for run in runs if run.seed is not None]
+    found = _grouped(known, lambda run: (run.label, run.seed)).values()
     return next((same for same in found if len(same) > 1), [])
-
-
-def _label(run: Run) -> str:
-    return _text(run, "rule", "label") or _text(run, "rule", "name") or "unnamed rule"
-
-
-def _text(run: Run, *keys: str) -> str:
-    found = look(run.manifest, *keys)
-    return "" if found is None else str(found)
 
 
 def _grouped(runs: Iterable[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:

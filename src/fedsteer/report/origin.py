@@ -7,7 +7,7 @@ from datetime import datetime
 from math import inf
 
 from fedsteer.records import Run
-from fedsteer.report.entries import look, number
+from fedsteer.records.files import look, number
 from fedsteer.report.tables import duration, markdown
 
 PAUSE = 300.0

@@ -18,8 +18,7 @@ from string import Template
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.records.files import write_atomically
-from fedsteer.report.entries import look
+from fedsteer.records.files import look, write_atomically
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import in_page_order, page_data

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.records.files import rounded
+from fedsteer.records.files import look, number, rounded
 from fedsteer.report.curves import (
     accuracy_curve,
     bound_events,
@@ -23,7 +23,7 @@ from fedsteer.report.curves import (
     variance_curve,
     watched,
 )
-from fedsteer.report.entries import Entry, in_order, look, number
+from fedsteer.report.entries import Entry, in_order
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
 from fedsteer.report.visits import (

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.report.entries import Entry, in_order, number
+from fedsteer.records.files import number
+from fedsteer.report.entries import Entry, in_order
 from fedsteer.report.origin import origin
 from fedsteer.report.statistics import Estimate, estimate, height
 from fedsteer.report.summary import Summary, summarise

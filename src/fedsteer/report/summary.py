@@ -15,8 +15,9 @@ from typing import Any
 
 from fedsteer.errors import unknown
 from fedsteer.records import Run
+from fedsteer.records.files import look, number
 from fedsteer.records.names import label_of
-from fedsteer.report.entries import Entry, gather, look, number, seed_of
+from fedsteer.report.entries import Entry, gather
 from fedsteer.report.statistics import Estimate, estimate, height
 
 DEFAULT_BASELINE = "fedavg"
@@ -127,8 +128,8 @@ def _difference(
     """Paired by seed; None for the baseline itself."""
     if base is None or base is entry:
         return None
-    against = {seed_of(run): run for run in base.counted}
-    pairs = [(run, against.get(seed_of(run))) for run in entry.counted]
+    against = {run.seed: run for run in base.counted}
+    pairs = [(run, against.get(run.seed)) for run in entry.counted]
     return estimate(
         value - before
         for run, other in pairs
@@ -143,7 +144,7 @@ def _same_draws(run: Run, other: Run) -> bool:
     What a record does not tell is no difference.
     """
     held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
-    return seed_of(run) is not None and (held is None or before is None or held == before)
+    return run.seed is not None and (held is None or before is None or held == before)
 
 
 def _late_accuracy(run: Run) -> float | None:

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.records.files import rounded
+from fedsteer.records.files import look, number, rounded
 from fedsteer.report.curves import thinned
-from fedsteer.report.entries import look, number
 from fedsteer.report.statistics import Estimate, estimate
 
 EDGES = sorted({round(2 ** (step / 2)) for step in range(42)})

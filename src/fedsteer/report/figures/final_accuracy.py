@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.report.entries import gather, in_order, look, number, seed_of
+from fedsteer.records.files import look, number
+from fedsteer.report.entries import gather, in_order
 from fedsteer.report.figures.plotting import (
     GRID,
     INK,
@@ -35,7 +36,7 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None
     for entry in gather(runs):
         options = look(entry.runs[0].manifest, "rule", "options")
         size, ridge = number(options, "core_size"), number(options, "ridge")
-        pairs = [(seed_of(run), number(run.result, "accuracy")) for run in entry.counted]
+        pairs = [(run.seed, number(run.result, "accuracy")) for run in entry.counted]
         known = {seed: value for seed, value in pairs if seed is not None and value is not None}
         if size is not None and ridge is not None and known:
             found.setdefault(ridge, {})[int(size)] = known
