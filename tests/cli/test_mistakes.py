@@ -74,7 +74,7 @@ MISTAKES = [
     (f"{RUN} --rounds -3", "run.rounds must be at least 1 and at most 1,000,000,000, not -3"),
     (f"{RUN} --rounds 0", "run.rounds must be at least 1 and at most 1,000,000,000, not 0"),
     (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),
-    (f"{RUN} --out file", "cannot write to file: File exists"),
+    (f"{RUN} --out file", "cannot write to file: Not a directory"),
     (f"{RUN} --out file/below", "cannot write to file/below: Not a directory"),
     (f"{RUN} --out /proc/nothing", "/proc/nothing: No such file or directory"),
     (f"{RUN} --set run.watch=[99]", "run.watch names 99; clients are 0 to 11"),

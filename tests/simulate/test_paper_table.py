@@ -44,9 +44,9 @@ def test_every_cell_can_be_built(name: str, reading: str, tmp_path: Path) -> Non
         pytest.skip("has both readings in itself")
     sheet = load_paper_table(name, reading=reading)
     assert sheet.cells(tmp_path)
-    for column in sheet.columns:
+    for published in sheet.published.values():
         labels = {cell.rule.label for cell in sheet.cells(tmp_path)}
-        for label in column.published:
+        for label in published:
             assert any(known == label or known.startswith(f"{label}-") for known in labels), label
 
 
@@ -74,7 +74,7 @@ def test_smoke(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_authors_reading_flips_what_the_code_does_differently() -> None:
     paper, theirs = (
-        load_paper_table("table1", reading=reading, only="fashion-mnist-0.9").columns[0].experiment
+        load_paper_table("table1", reading=reading, only="fashion-mnist-0.9").experiments[0]
         for reading in ("paper", "authors")
     )
     assert (paper.server.rate, theirs.server.rate) == (0.5, 1.0)
@@ -95,26 +95,24 @@ def test_unknown_names() -> None:
 
 def test_the_practical_preset_and_the_equal_memory_rival_are_in_every_table(tmp_path: Path) -> None:
     for name in ("table1", "table2", "n500", "adaptive", "frequency"):
-        for column in load_paper_table(name).columns:
-            assert {"cluster_fedvarp", "fedsteer:practical"} <= set(column.experiment.rules), name
-            options = column.experiment.options
+        for experiment in load_paper_table(name).experiments:
+            assert {"cluster_fedvarp", "fedsteer:practical"} <= set(experiment.rules), name
+            options = experiment.options
             columns = options["fedsteer"]["core_size"]
             assert options["cluster_fedvarp"]["cluster_count"] == columns, name
 
 
 def test_a_column_keeps_its_own_settings_in_the_authors_reading() -> None:
-    partition = load_paper_table("n500", reading="authors").columns[0].experiment.partition
+    partition = load_paper_table("n500", reading="authors").experiments[0].partition
     assert (partition.clients, partition.points) == (500, 60), "500 x 80 points do not exist"
-    assert (
-        load_paper_table("table1", reading="authors").columns[0].experiment.partition.points == 80
-    )
+    assert load_paper_table("table1", reading="authors").experiments[0].partition.points == 80
 
 
 def test_differences_go_from_the_text_to_the_code_and_back() -> None:
-    columns = {c.experiment.name: c.experiment for c in load_paper_table("differences").columns}
+    columns = {one.name: one for one in load_paper_table("differences").experiments}
     text, code = columns["text"], columns["code"]
     assert code == replace(
-        load_paper_table("table1", only="emnist-0.9", reading="authors").columns[0].experiment,
+        load_paper_table("table1", only="emnist-0.9", reading="authors").experiments[0],
         name=code.name,
         title=code.title,
         rules=code.rules,
@@ -131,7 +129,7 @@ def test_differences_go_from_the_text_to_the_code_and_back() -> None:
 
 def test_one_column_by_its_name_or_all_that_begin_so() -> None:
     def columns(only: str) -> list[str]:
-        return [c.experiment.name for c in load_paper_table("differences", only=only).columns]
+        return [one.name for one in load_paper_table("differences", only=only).experiments]
 
     assert columns("text") == ["text"] and len(columns("text-")) == 9
     with pytest.raises(ConfigurationError, match="compares readings itself"):
@@ -171,13 +169,13 @@ def test_the_record_says_what_the_table_needs() -> None:
 
 
 def test_a_smoke_run_keeps_sizes_apart() -> None:
-    variants = load_paper_table("coreset-size", smoke=True).columns[0].experiment.variants
+    variants = load_paper_table("coreset-size", smoke=True).experiments[0].variants
     sizes = [entry["core_size"] for entry in variants.values() if entry["ridge"] == 0.5]
     assert sizes == sorted(set(sizes)) and sizes[-1] == 12
 
 
 def test_equally_frequent_clients_are_drawn(tmp_path: Path) -> None:
-    column = load_paper_table("frequency", only="emnist-0.9").columns[0].experiment
+    column = load_paper_table("frequency", only="emnist-0.9").experiments[0]
     entry = find_rule(column, "fedsteer-frequent")
     odds = np.where(np.arange(100) % 2, 0.16, 0.04)
     chosen = []
@@ -220,7 +218,7 @@ def test_two_tables_in_one_folder_share_their_runs_and_nothing_else(
 
 @pytest.mark.parametrize("only", ["emnist-0.9", "fashion-mnist-0.9", "cifar-10-0.9"])
 def test_the_authors_search_on_the_last_bias(only: str) -> None:
-    experiment = load_paper_table("table1", reading="authors", only=only).columns[0].experiment
+    experiment = load_paper_table("table1", reading="authors", only=only).experiments[0]
     shape = (3, 32, 32) if "cifar" in only else (1, 28, 28)
     classes = 47 if "emnist" in only and "fashion" not in only else 10
     network = make_network(experiment.model.name, shape, classes, experiment.model.options)

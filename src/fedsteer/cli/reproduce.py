@@ -41,7 +41,7 @@ def execute(options: argparse.Namespace) -> int:
         smoke=options.smoke,
     )
     for setting in settings:
-        idle = [column.experiment.without_effect([setting]) for column in paper_table.columns]
+        idle = [one.without_effect([setting]) for one in paper_table.experiments]
         if all(idle):
             raise ConfigurationError(str(idle[0]))
     out = writable(options.out or Path("runs", _folder(options)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
@@ -45,15 +45,9 @@ def writable(folder: Path) -> Path:
     """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        TemporaryFile(dir=there).close()
     except OSError as error:
         raise ConfigurationError(f"cannot write to {folder}: {error.strerror}") from None
-    if not there.is_dir():
-        words = "File exists" if there == folder else "Not a directory"
-        raise ConfigurationError(f"cannot write to {folder}: {words}")
-    if not os.access(there, os.W_OK | os.X_OK):
-        fixed = hasattr(os, "statvfs") and os.statvfs(there).f_flag & os.ST_RDONLY
-        words = "the file system is read-only" if fixed else "permission denied"
-        raise ConfigurationError(f"cannot write to {folder}: {words}")
     return folder
 
 

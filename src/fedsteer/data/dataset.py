@@ -18,9 +18,8 @@ Labels = NDArray[np.int64]
 class Dataset:
     """Images as the files store them; `train` and `test` return them ready for training.
 
-    Pixels stay bytes: scaled CIFAR-10 takes four times the memory, and a simulation uses a fraction
-    of the points. `train` and `test` return fresh float32 copies with pixel / maximum in [0, 1],
-    without further normalisation.
+    `train` and `test` return fresh float32 copies with pixel / maximum in [0, 1], without further
+    normalisation.
     """
 
     name: str
@@ -59,17 +58,13 @@ class Dataset:
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
 
-    def train(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.float32], Labels]:
-        """The training points at `indices` (default: all): images in [0, 1] and labels."""
-        return self._scaled(self.train_images, self.train_labels, indices)
+    def train(self) -> tuple[NDArray[np.float32], Labels]:
+        """The training points: images in [0, 1] and labels."""
+        return self._scaled(self.train_images), self.train_labels.copy()
 
-    def test(self, indices: NDArray[np.int64] | None = None) -> tuple[NDArray[np.float32], Labels]:
-        """The test points at `indices` (default: all): images in [0, 1] and labels."""
-        return self._scaled(self.test_images, self.test_labels, indices)
+    def test(self) -> tuple[NDArray[np.float32], Labels]:
+        """The test points: images in [0, 1] and labels."""
+        return self._scaled(self.test_images), self.test_labels.copy()
 
-    def _scaled(
-        self, images: Images, labels: Labels, indices: NDArray[np.int64] | None
-    ) -> tuple[NDArray[np.float32], Labels]:
-        if indices is not None:
-            images, labels = images[indices], labels[indices]
-        return images.astype(np.float32) / np.float32(self.maximum), labels.copy()
+    def _scaled(self, images: Images) -> NDArray[np.float32]:
+        return images.astype(np.float32) / np.float32(self.maximum)

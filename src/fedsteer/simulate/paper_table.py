@@ -26,14 +26,6 @@ SCALED = ("core_size", "candidates")
 
 
 @dataclass(frozen=True)
-class Column:
-    """One experiment of a table."""
-
-    experiment: Experiment
-    published: dict[str, float]  # label -> accuracy in the paper
-
-
-@dataclass(frozen=True)
 class PaperTable:
     """What `fedsteer reproduce NAME` runs."""
 
@@ -41,17 +33,18 @@ class PaperTable:
     title: str
     about: str  # what the paper says, from the head of the file
     figure: str  # which picture the paper draws of it, see `fedsteer.report.figures`
-    columns: list[Column]
+    experiments: list[Experiment]  # one per column
+    published: dict[str, dict[str, float]]  # experiment -> label -> accuracy in the paper
 
     def cells(self, out: Path) -> list[Cell]:
         """Every run of every column."""
-        experiments = [column.experiment for column in self.columns]
-        return [cell for one in experiments for cell in plan_cells(one, one.rules, out / one.name)]
+        return [
+            cell for one in self.experiments for cell in plan_cells(one, one.rules, out / one.name)
+        ]
 
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
-        experiments = [column.experiment for column in self.columns]
-        labels = {find_rule(one, name).label for one in experiments for name in one.rules}
+        labels = {find_rule(one, name).label for one in self.experiments for name in one.rules}
         return {
             "name": self.name,
             "title": self.title,
@@ -59,8 +52,8 @@ class PaperTable:
             "figure": self.figure,
             "commands": [command] if command else [],
             "labels": sorted(labels),
-            "seeds": max(one.seeds for one in experiments),
-            "paper": {column.experiment.name: dict(column.published) for column in self.columns},
+            "seeds": max(one.seeds for one in self.experiments),
+            "paper": self.published,
         }
 
 
@@ -90,7 +83,7 @@ def load_paper_table(
         raise unknown("column", str(only), [column["name"] for column in table["columns"]])
     if reading != "paper" and any("reading" in column for column in table["columns"]):
         raise ConfigurationError(f"{name} compares readings itself; leave out --reading")
-    columns = []
+    experiments, published = [], {}
     for column in wanted:
         base, own = column["experiment"], column["set"]
         suffix = "" if reading == "paper" else reading
@@ -107,12 +100,19 @@ def load_paper_table(
             experiment = experiment.changed(_reading("authors", base) | own)
         if smoke:
             experiment = _smaller(experiment).changed(_reading("smoke", base))
-        published = {} if smoke else column.get("paper", {})
-        columns.append(Column(experiment=experiment.changed(settings or {}), published=published))
+        experiments.append(experiment.changed(settings or {}))
+        published[experiment.name] = {} if smoke else column.get("paper", {})
     title, about = table["title"], _about(tables[name])
     if smoke:
         title, about = f"{title} (smoke test)", "A few clients and rounds on made-up images."
-    return PaperTable(name=name, title=title, about=about, figure=table["figure"], columns=columns)
+    return PaperTable(
+        name=name,
+        title=title,
+        about=about,
+        figure=table["figure"],
+        experiments=experiments,
+        published=published,
+    )
 
 
 def _about(text: str) -> str:
