@@ -26,9 +26,6 @@ def execute(options: argparse.Namespace) -> int:
         for name, text in shipped_experiments("paper").items():
             print(f"{name:<16}{text.splitlines()[0].removeprefix('# ')}")
         return 0
-    for name in ("seeds", "rounds"):
-        if getattr(options, name) is not None and getattr(options, name) < 1:
-            raise ConfigurationError(f"--{name} must be at least 1")
     settings = {"run.device": options.device} | parse_settings(options.set)
     if options.rounds is not None:
         settings["run.rounds"] = options.rounds

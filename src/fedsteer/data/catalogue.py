@@ -15,6 +15,8 @@ from fedsteer.data.formats import Parts, cifar_parts, emnist_selection, idx_part
 from fedsteer.errors import unknown
 
 READERS = {"idx": idx_parts, "cifar": cifar_parts, "emnist-selection": emnist_selection}
+MAKERS: dict[str, Callable[..., Dataset]] = {"digits": digits, "made": made}
+OPTIONS = {"made": MadeOptions}
 
 
 @dataclass(frozen=True)
@@ -45,29 +47,22 @@ class Source:
 
 def _read_source(name: str, table: dict[str, Any]) -> Source:
     packing = {key: table.pop(key) for key in ("packings", "of_packed") if key in table}
-    files = tuple(File(file, digest, **packing) for file, digest in table.pop("files").items())
-    downloads = tuple(Download(**entry) for entry in table.pop("downloads", []))
-    reader = READERS[table.pop("reader")]
-    return Source(name=name, files=files, downloads=downloads, reader=reader, **table)
+    published = table.pop("files", {})
+    return Source(
+        name=name,
+        make=MAKERS.get(name),
+        options=OPTIONS.get(name),
+        files=tuple(File(file, digest, **packing) for file, digest in published.items()),
+        reader=READERS.get(table.pop("reader", "")),
+        downloads=tuple(Download(**entry) for entry in table.pop("downloads", [])),
+        **table,
+    )
 
 
 CATALOGUE: dict[str, Source] = {
-    "digits": Source(
-        name="digits",
-        description="1,797 handwritten digits of 8x8, part of scikit-learn; half for testing",
-        classes=10,
-        make=digits,
-    ),
-    "made": Source(
-        name="made",
-        description="made-up images (class prototypes plus noise) for smoke tests",
-        classes=4,
-        make=made,
-        options=MadeOptions,
-    ),
+    name: _read_source(name, table)
+    for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
-for _name, _table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items():
-    CATALOGUE[_name] = _read_source(_name, _table)
 
 
 def source_of(name: str) -> Source:

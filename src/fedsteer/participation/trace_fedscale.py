@@ -23,6 +23,8 @@ import numpy as np
 from fedsteer.errors import DataError
 from fedsteer.participation.trace import Times
 
+LATEST = 1e300  # seconds; some whole numbers fit no float
+
 
 class _PlainValuesOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> NoReturn:
@@ -71,11 +73,8 @@ def _record(record: Any, device: str) -> tuple[Times, float]:
 
 
 def _times(values: Any, device: str) -> Times:
-    plain = isinstance(values, list | tuple) and all(type(v) in (int, float) for v in values)
-    try:
-        times = np.array(values if plain else [np.nan], dtype=np.float64)
-    except OverflowError:
-        times = np.array([np.nan])
-    if not np.isfinite(times).all():
+    if not isinstance(values, list | tuple) or not all(
+        type(value) in (int, float) and abs(value) < LATEST for value in values
+    ):
         raise DataError(f"device {device}: times must be finite numbers")
-    return times
+    return np.array(values, dtype=np.float64)

@@ -68,24 +68,20 @@ class Cell:
 
 def find_rule(experiment: Experiment, text: str) -> RuleSpec:
     """The rule that a name on the command line or in an experiment means."""
+    label, own = label_of(text), dict(experiment.variants.get(text, {}))
     if text in experiment.variants:
-        table = dict(experiment.variants[text])
-        name, preset = table.pop("rule", text), table.pop("preset", "paper")
-        if name not in RULES:
-            raise unknown("rule", name, RULES)
-        options = experiment.options.get(name, {}) | table
-        return RuleSpec(label=text, name=name, preset=preset, options=options)
-    label = label_of(text)
-    if text == FULL:
+        label, name, preset = text, own.pop("rule", text), own.pop("preset", "paper")
+    elif text == FULL:
         return RuleSpec(label=label, name="fedavg", preset="paper", options={}, everybody=True)
-    name, _, preset = text.partition(":")
-    if name == FULL:
-        raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
+    else:
+        name, _, preset = text.partition(":")
+        if name == FULL:
+            raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
     if name not in RULES:
         raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
     if preset and preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    options = dict(experiment.options.get(name, {}))
+    options = experiment.options.get(name, {}) | own
     return RuleSpec(label=label, name=name, preset=preset or "paper", options=options)
 
 

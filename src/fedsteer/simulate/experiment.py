@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 
 from fedsteer.data import PARTITIONS, PartitionOptions
 from fedsteer.errors import ConfigurationError, unknown
-from fedsteer.options import check_options, check_value, option, single
+from fedsteer.options import check_options, check_value, default_of, option, single
 from fedsteer.participation import PROCESSES, ParticipationOptions
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -149,6 +149,9 @@ class Experiment:
             if not is_dataclass(section):
                 continue
             needs = {e.name: e.metadata["only_if"] for e in fields(section)}
+            if name in KINDS and key not in ("kind", *needs):
+                owners = kinds_that_know(KINDS[name], key)
+                return _only_for(path, f"{name}.kind", owners, section.kind)
             for other, wanted in needs.get(key, {}).items():
                 if (found := getattr(section, other)) not in wanted:
                     if wanted == (None,):
@@ -194,27 +197,27 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
 def _of_kind(
     current: Any, table: Mapping[str, Any], kinds: Kinds, section: str
 ) -> tuple[Any, dict[str, Any]]:
-    """The options of the table's `kind`, and the rest of the table.
+    """The options of the table's `kind`, and its settings in the table.
 
-    Settings that both kinds know keep their values.
+    Settings that both kinds know keep their values. Settings of other kinds must have their
+    defaults: older files name them all.
     """
     kind = _fitting(table.get("kind", current.kind), str, f"{section}.kind")
     if kind not in kinds:
         raise unknown(f"{section}.kind", kind, kinds)
-    rest = {key: value for key, value in table.items() if key != "kind"}
     known = {entry.name for entry in fields(kinds[kind])}
-    of_any_kind = {entry.name for options in kinds.values() for entry in fields(options)}
-    for key in rest:
+    defaults = {e.name: default_of(e) for options in kinds.values() for e in fields(options)}
+    for key, value in table.items():
         path = f"{section}.{key}"
-        if key not in of_any_kind:
-            raise unknown("setting", path, [f"{section}.{name}" for name in ("kind", *of_any_kind)])
-        if key not in known:
+        if key not in ("kind", *defaults):
+            raise unknown("setting", path, [f"{section}.{name}" for name in ("kind", *defaults)])
+        if key not in ("kind", *known) and value != defaults[key]:
             owners = kinds_that_know(kinds, key)
             raise ConfigurationError(_only_for(path, f"{section}.kind", owners, kind))
     if kind != current.kind:
         kept = {name: value for name, value in vars(current).items() if name in known}
         current = kinds[kind](**kept)
-    return current, rest
+    return current, {key: value for key, value in table.items() if key in known}
 
 
 def _update(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

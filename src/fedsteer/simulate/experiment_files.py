@@ -37,12 +37,7 @@ def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Exp
         table = tomllib.loads(_text(path) if own else shipped[name])
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
-    experiment = Experiment(name=path.stem if own else name)
-    for section, kinds in KINDS.items():
-        if isinstance(table.get(section), dict):
-            usual = getattr(experiment, section).kind
-            table[section] = _without_idle_defaults(table[section], kinds, usual)
-    experiment = experiment.updated(table)
+    experiment = Experiment(name=path.stem if own else name).updated(table)
     if own:
         experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
@@ -55,17 +50,6 @@ def _text(path: Path) -> str:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigurationError(f"{path} is not valid TOML: not a text in UTF-8") from None
-
-
-def _without_idle_defaults(table: dict[str, Any], kinds: Kinds, usual: str) -> dict[str, Any]:
-    """A section without settings of other kinds at their default: older files name them all."""
-    kind = str(table.get("kind", usual))
-    if kind not in kinds:
-        return table
-    own = {entry.name for entry in fields(kinds[kind])}
-    defaults = {e.name: default_of(e) for options in kinds.values() for e in fields(options)}
-    idle = {name: value for name, value in defaults.items() if name not in own}
-    return {key: value for key, value in table.items() if key not in idle or value != idle[key]}
 
 
 def _beside(folder: Path, experiment: Experiment) -> Experiment:

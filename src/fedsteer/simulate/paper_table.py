@@ -93,7 +93,7 @@ def load_paper_table(
             title=", ".join(filter(None, (f"{table['title']}: {column['name']}", suffix))),
             rules=column.get("rules", table["rules"]),
             variants=table.get("variants", {}),
-            seeds=seeds or table["seeds"],
+            seeds=table["seeds"] if seeds is None else seeds,
         )
         if "authors" in (reading, column.get("reading")):
             # The column's own settings (500 clients, 60 points) stay on top.
