@@ -109,7 +109,6 @@ def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> Non
 def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:
     cell = plan_cells(small(), ["fedavg"], tmp_path)[0]
     task = Task(
-        number=0,
         attempt=1,
         cell=cell,
         torch_threads=1,

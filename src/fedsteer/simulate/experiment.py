@@ -150,8 +150,8 @@ class Experiment:
                 continue
             needs = {e.name: e.metadata["only_if"] for e in fields(section)}
             if name in KINDS and key not in ("kind", *needs):
-                owners = kinds_that_know(KINDS[name], key)
-                return _only_for(path, f"{name}.kind", owners, section.kind)
+                owners, kind = kinds_that_know(KINDS[name], key), getattr(self, name).kind
+                return _only_for(path, f"{name}.kind", owners, kind)
             for other, wanted in needs.get(key, {}).items():
                 if (found := getattr(section, other)) not in wanted:
                     if wanted == (None,):

@@ -23,6 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, FedsteerError, extra, first_line
@@ -44,9 +45,12 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, tell: Report) -> None:
         import ray
     except ModuleNotFoundError:
         raise ConfigurationError(f"--executor ray needs it: {extra('ray')}") from None
-    missing = [number for number, cell in enumerate(cells) if not Run(cell.folder).finished]
-    for number in {*range(len(cells))} - {*missing}:
-        tell(cells[number], None)
+    missing = []
+    for cell in cells:
+        if Run(cell.folder).finished:
+            tell(cell, None)
+        else:
+            missing.append(cell)
     if not missing:
         return
     ours = not ray.is_initialized()
@@ -54,7 +58,7 @@ def run_on_ray(cells: Sequence[Cell], jobs: int, tell: Report) -> None:
         if ours:
             _connect(ray)
         try:
-            _Sweep(ray, cells, missing, jobs or len(missing), tell).run()
+            _Sweep(ray, missing, jobs or len(missing), tell).run()
         finally:
             if ours:
                 ray.shutdown()
@@ -74,16 +78,13 @@ def _connect(ray: Any) -> None:
 class _Sweep:
     """The cells that are left, from the first task to the last file."""
 
-    def __init__(
-        self, ray: Any, cells: Sequence[Cell], missing: list[int], jobs: int, tell: Report
-    ) -> None:
-        self.ray, self.cells, self.jobs, self.tell = ray, cells, jobs, tell
-        self.torch_threads = _torch_threads(ray, cells, missing)
-        self.waiting = deque(missing)
+    def __init__(self, ray: Any, cells: Sequence[Cell], jobs: int, tell: Report) -> None:
+        self.ray, self.jobs, self.tell = ray, jobs, tell
+        self.torch_threads = _torch_threads(ray, cells)
+        self.waiting = deque(cells)
         self.running: dict[Any, Task] = {}  # by reference to the result
-        self.under_way: dict[int, int] = {}  # number of a cell -> its current attempt
-        self.heard: set[int] = set()  # numbers of cells whose task has started
-        self.losses = dict.fromkeys(missing, 0)
+        self.heard: set[int] = set()  # attempts that have started
+        self.losses = dict.fromkeys((cell.folder for cell in cells), 0)
         self.attempts = 0
         self.stopped = False
         self.problem: Exception | None = None
@@ -127,22 +128,18 @@ class _Sweep:
         self.ray.get(self.office.stop.remote())
         self._take_messages()
         for reference, task in self.running.items():
-            if task.number not in self.heard:
+            if task.attempt not in self.heard:
                 self.ray.cancel(reference)
 
     def _send_out(self) -> None:
         while self.waiting and len(self.running) < self.jobs:
-            number = self.waiting.popleft()
-            cell = self.cells[number]
+            cell = self.waiting.popleft()
             self.attempts += 1
-            self.under_way[number] = self.attempts
-            parcel = pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None
             task = Task(
-                number=number,
                 attempt=self.attempts,
                 cell=cell,
-                torch_threads=self.torch_threads[number],
-                parcel=parcel,
+                torch_threads=self.torch_threads[cell.folder],
+                parcel=pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None,
                 send_every=tasks.SEND_EVERY,
             )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
@@ -154,22 +151,20 @@ class _Sweep:
         ended, _ = self.ray.wait(list(self.running), num_returns=1, timeout=0.2)
         self._take_messages()
         for reference in ended:
-            task = self.running.pop(reference)
-            del self.under_way[task.number]
-            self.heard.discard(task.number)
-            self._come_back(reference, task)
+            self._come_back(reference, self.running.pop(reference))
 
     def _take_messages(self) -> None:
+        under_way = {task.attempt: task.cell for task in self.running.values()}
         for message in self.ray.get(self.office.take.remote()):
-            if message.attempt != self.under_way.get(message.number):
+            if message.attempt not in under_way:
                 continue  # from a task that was given up for lost or has come back since
-            self.heard.add(message.number)
-            cell = self.cells[message.number]
+            self.heard.add(message.attempt)
+            cell = under_way[message.attempt]
             if message.files:
                 # If it is lost with its machine, the parcel before it counts.
                 with suppress(self.ray.exceptions.RayError):
                     unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
-                    self.losses[message.number] = 0
+                    self.losses[cell.folder] = 0
             if message.progress is not None:
                 self.tell(cell, message.progress)
 
@@ -197,15 +192,15 @@ class _Sweep:
         if not result.stopped:
             self.tell(task.cell, None)
         elif not self.stopped:  # by a signal to the machine, not by us
-            self.waiting.append(task.number)
+            self.waiting.append(task.cell)
 
     def _lose(self, task: Task, error: Exception) -> None:
-        self.losses[task.number] += 1
-        if self.losses[task.number] > LOSSES:
+        self.losses[task.cell.folder] += 1
+        if self.losses[task.cell.folder] > LOSSES:
             often = f"was lost {LOSSES + 1} times in a row: {first_line(error)}"
             self._fail(FedsteerError(f"{task.cell.folder} {often}"))
         elif not self.stopped:
-            self.waiting.append(task.number)
+            self.waiting.append(task.cell)
 
     def _fail(self, problem: Exception) -> None:
         """The first problem ends the sweep; running tasks still come back."""
@@ -213,17 +208,17 @@ class _Sweep:
         self.stop()
 
 
-def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[int, int]:
-    """Threads of every run: those it would have on this machine, so that numbers are the same.
+def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:
+    """Threads of every run, by folder; 0 on a GPU, where they do not matter.
 
-    0 on a GPU, where they do not matter.
+    They are those it would have on this machine, so that numbers are the same.
     """
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     largest = max((resources.get("CPU", 0.0) for resources in alive), default=0.0)
     usual: dict[int, int] = {}  # by experiment
     found = {}
-    for number in missing:
-        cell, key = cells[number], id(cells[number].experiment)
+    for cell in cells:
+        key = id(cell.experiment)
         if (cell.folder / CHECKPOINT).exists():
             threads = int(Run(cell.folder).manifest["engine"]["threads"])
         else:
@@ -236,5 +231,5 @@ def _torch_threads(ray: Any, cells: Sequence[Cell], missing: list[int]) -> dict[
                 f"a run has {threads} threads, and no machine of the Ray cluster has as many CPUs; "
                 f"--set run.threads={largest:.0f} makes it fit"
             )
-        found[number] = threads
+        found[cell.folder] = threads
     return found

@@ -71,7 +71,6 @@ def unpack(parcel: Parcel, folder: Path) -> None:
 class Task:
     """A run to carry out. `attempt` tells it from an earlier one that was given up for lost."""
 
-    number: int
     attempt: int
     cell: Cell
     torch_threads: int
@@ -84,7 +83,6 @@ class Task:
 class Message:
     """A report on the way. `files` holds a reference to a parcel, which may be large."""
 
-    number: int
     attempt: int
     progress: Progress | None = None
     files: tuple[Any, ...] = ()
@@ -156,8 +154,7 @@ class Correspondent:
         return self.stopping
 
     def _tell(self, progress: Progress | None = None, files: tuple[Any, ...] = ()) -> None:
-        task = self.task
-        message = Message(number=task.number, attempt=task.attempt, progress=progress, files=files)
+        message = Message(attempt=self.task.attempt, progress=progress, files=files)
         self.answers.append(self.office.tell.remote(message))
 
     def _stamp(self) -> int:
