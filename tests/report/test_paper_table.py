@@ -48,7 +48,7 @@ def test_without_held_out_images_nothing_is_chosen(tmp_path: Path) -> None:
         ("fedstale-0.5", None),
         ("fedstale-0.9", None),
     ]
-    assert not any(line.held_out for line in lines)
+    assert not any(line.settings for line in lines)
 
 
 def test_costs_intervals_and_unfinished_runs_are_shown(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ paper they are: `title`, `about`, `commands`, `figure` and `paper`, the publishe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,12 +39,12 @@ ALWAYS = ("experiment", "rule", "ours %")
 
 @dataclass(frozen=True)
 class Line:
-    """One rule in one experiment. `row` is that of the chosen setting, if it had several."""
+    """One rule in one experiment."""
 
     row: Entry
     label: str
     paper: float | None
-    held_out: Mapping[str, Estimate]  # setting -> accuracy that it was chosen by
+    settings: Sequence[Entry] = ()  # that `row` was chosen from
 
 
 def paper_table_markdown(
@@ -65,7 +65,7 @@ def paper_table_markdown(
         f"# {markdown(str(paper_table.get('title', 'Results')))}",
         str(paper_table.get("about", "")),
         table(kept, [[row[heading] for heading in kept] for row in rows], ALWAYS[:2]),
-        *(_choice(line, summary) for line in lines if line.held_out),
+        *(_choice(line) for line in lines if line.settings),
         numbers,
         markdown(" ".join(words for heading, words in notes if heading in kept)),
         origin(known, [str(command) for command in paper_table.get("commands", ())]),
@@ -85,17 +85,15 @@ def lines_of(summary: Summary, published: Published) -> list[Line]:
         rows = {row.label: row for row in summary.rows if row.experiment == experiment}
         paper = published.get(experiment, {})
         found = {
-            label: Line(row=row, label=label, paper=paper.get(label), held_out={})
-            for label, row in rows.items()
+            label: Line(row=row, label=label, paper=paper.get(label)) for label, row in rows.items()
         }
         for name in set(paper) - set(rows):
-            family = sorted(label for label in rows if label.startswith(f"{name}-"))
-            known = {label: one for label in family if (one := _held_out(rows[label]))}
-            if family and len(known) == len(family):
-                best = rows[max(known, key=lambda label: known[label].mean)]
-                found[name] = Line(row=best, label=name, paper=paper[name], held_out=known)
-                for label in family:
-                    found.pop(label, None)
+            settings = [rows[label] for label in sorted(rows) if label.startswith(f"{name}-")]
+            if settings and all(_held_out(row) for row in settings):
+                best = max(settings, key=lambda row: height(_held_out(row)))
+                found[name] = Line(row=best, label=name, paper=paper[name], settings=settings)
+                for row in settings:
+                    found.pop(row.label, None)
         lines += sorted(found.values(), key=lambda line: (-height(line.row.accuracy), line.label))
     return lines
 
@@ -112,7 +110,7 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
     plain = {column.heading: column.text(row) for column in columns(summary)}
     ours = [heading.format(baseline=summary.baseline) for heading in OURS]
     seeds = f"{row.finished} of {row.finished + row.unfinished}"
-    chosen = f" ({row.label}, chosen on held-out images)" if line.held_out else ""
+    chosen = f" ({row.label}, chosen on held-out images)" if line.settings else ""
     return {
         "experiment": row.experiment,
         "rule": line.label + chosen,
@@ -124,14 +122,12 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
     }
 
 
-def _choice(line: Line, summary: Summary) -> str:
+def _choice(line: Line) -> str:
     """How the setting of a rule was chosen."""
-    tests = {
-        row.label: row.accuracy for row in summary.rows if row.experiment == line.row.experiment
-    }
     settings = [
-        f"{label} {with_half(held_out, percent)} (test {with_half(tests[label], percent)})"
-        for label, held_out in line.held_out.items()
+        f"{row.label} {with_half(_held_out(row), percent)} "
+        f"(test {with_half(row.accuracy, percent)})"
+        for row in line.settings
     ]
     return markdown(
         f"{line.row.experiment}, {line.label}: held-out accuracy of {', '.join(settings)}; "
