@@ -67,7 +67,7 @@ class Identities:
     nameless_told: bool = False  # once per process, so not in the checkpoint
 
     def meet(self, nodes: Mapping[int, bytes]) -> dict[int, str]:
-        """Remember the public keys of nodes (empty if one has none); the clients of `expected`."""
+        """Remember the nodes' public keys (empty: none); the client each node is taken for."""
         self.keys |= {node: key_name(key) for node, key in nodes.items() if key}
         return {node: self.expected(node) for node in nodes}
 

@@ -77,6 +77,8 @@ class RunStore:
     def round_begins(self) -> None:
         """Start the clock; close the last round if its loop never evaluated."""
         self.close_round()
+        if self.folder is not None:  # a run that was complete may go on
+            (self.folder / RESULT).unlink(missing_ok=True)
         self._round_began = time.perf_counter()
 
     def record(self, row: Row, client_rows: Iterable[Row]) -> None:
@@ -110,11 +112,6 @@ class RunStore:
         self.records.append("timing", {"round": self.pending["round"], "seconds": seconds})
         self.records.offsets()
         self.pending = None
-
-    def reopen(self) -> None:
-        """More rounds of a run that was complete."""
-        if self.folder is not None:
-            (self.folder / RESULT).unlink(missing_ok=True)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         """The run is complete: write result.json, with the last evaluation."""

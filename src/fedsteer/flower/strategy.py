@@ -132,7 +132,6 @@ class RuleStrategy(Strategy):
 
         if run.number < num_rounds:
             await_registration(grid, self.options)
-            store.reopen()
         if run.number == 0:
             evaluate_on_server(0)
         else:
@@ -249,15 +248,15 @@ class RuleStrategy(Strategy):
         """Ask the nodes that are online, or a sample of them, to evaluate."""
         if self.options.fraction_evaluate <= 0:
             return []
-        online, identities = await_nodes(grid, 0, 0.0), self.run.identities
-        met = identities.meet(online).items()
-        clients = {node: client for node, client in met if identities.trusts(node)}
+        identities = self.run.identities
+        clients = identities.meet(await_nodes(grid, 0, 0.0))
+        trusted = {node: client for node, client in clients.items() if identities.trusts(node)}
         config["server-round"] = server_round
         content = RecordDict(
             {self.options.arrayrecord_key: arrays, self.options.configrecord_key: config}
         )
         seed = self.rule.options.seed
-        sampled = sample(clients, self.options, "evaluate", seed=seed, number=server_round)
+        sampled = sample(trusted, self.options, "evaluate", seed=seed, number=server_round)
         return [Message(content, n, MessageType.EVALUATE, ttl=self._timeout) for n in sampled]
 
     def aggregate_evaluate(

@@ -25,11 +25,14 @@ NOT_FINITE = "sent a non-finite update, or one too long for its length to be a n
 
 @dataclass(frozen=True, kw_only=True)
 class PerClient:
-    """What a vector with one number per client may hold, and where clients report theirs."""
+    """What a vector with one number per client may hold, and where clients report theirs.
 
-    low: float
-    high: float
-    must: str  # the range, in words
+    By default it counts something.
+    """
+
+    low: float = math.ulp(0.0)
+    high: float = LARGEST_COUNT
+    must: str = f"must be positive and finite (at most {LARGEST_COUNT:.0e})"
     metric: str | None = None  # key in the metrics of a Flower client; None: not from clients
     if_refreshed: float | None = None  # in place of an impossible number of a refreshed client
 
@@ -42,12 +45,6 @@ def per_client(**declared: Any) -> Any:
     algorithms that name it in `needs`.
     """
     return field(default=None, metadata={"per_client": PerClient(**declared)})
-
-
-def count_per_client(**declared: Any) -> Any:
-    """A `per_client` field that counts something."""
-    must = f"must be positive and finite (at most {LARGEST_COUNT:.0e})"
-    return per_client(low=math.ulp(0.0), high=LARGEST_COUNT, must=must, **declared)
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ class Round:
     probabilities: Any = per_client(
         low=RAREST, high=1.0, must="must be in (0, 1]", if_refreshed=1.0
     )
-    sizes: Any = count_per_client()
-    steps: Any = count_per_client(metric="num-steps")
+    sizes: Any = per_client()
+    steps: Any = per_client(metric="num-steps")
     starts: Array | None = None
     model: Array | None = None
     refresh: Sequence[ClientId] | None = None

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, Sweep
+from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, Sweep
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -75,7 +75,7 @@ def one_pass(sweep: Sweep) -> Pass:
     )
 
 
-def write_rows(target: NDArray[Any], updates: Rows, pairs: Pairs) -> None:
+def write_rows(target: Array, updates: Array, pairs: Pairs) -> None:
     for row, position in pairs:
         target[row] = updates[position]
 
@@ -131,8 +131,8 @@ def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> ND
     return np.zeros(shape, like.dtype if dtype is None else _dtype(dtype))
 
 
-def largest(updates: Rows, position: int) -> float:
-    return float(np.abs(updates[position]).max())
+def largest(updates: Array, position: int) -> float:
+    return float(abs(updates[position]).max())
 
 
 def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:

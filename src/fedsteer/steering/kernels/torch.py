@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
 from fedsteer.gpu.precision import exact_products
-from fedsteer.steering.kernels import Floats, Integers, Pairs, Pass, Sweep
-from fedsteer.steering.kernels.numpy import sketch_signs
+from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # Blocks bound the memory of intermediate results, and one block keeps a GPU busy. Within a block,
@@ -27,6 +27,9 @@ PIECE = 8_192
 FUSED = "fedsteer.steering.kernels.fused"
 
 Rows: TypeAlias = Tensor | Vectors
+
+# What NumPy's kernels do with indices and operators alone, tensors can do too.
+largest, write_rows = in_numpy.largest, in_numpy.write_rows
 
 
 def _blocks(array: Rows, widened: int = 0) -> Iterator[slice]:
@@ -130,11 +133,6 @@ def one_pass(sweep: Sweep) -> Pass:
     )
 
 
-def write_rows(target: Tensor, updates: Rows, pairs: Pairs) -> None:
-    for row, position in pairs:
-        target[row] = updates[position]
-
-
 def add_rows(target: Tensor, weights: Floats, rows_of: Rows, rows: Integers | None = None) -> None:
     weigh = _beside(weights, target, torch.float64)
     picked = None if rows is None else _beside(rows, rows_of, torch.int64)
@@ -164,7 +162,7 @@ def products(left: Rows, right: Rows) -> Floats:
 
 @lru_cache(maxsize=4)
 def _signs(dim: int, seed: int, device: torch.device) -> Tensor:
-    return torch.tensor(sketch_signs(dim, seed), device=device)
+    return torch.tensor(in_numpy.sketch_signs(dim, seed), device=device)
 
 
 def sketch(updates: Rows, width: int, seed: int) -> Floats:
@@ -182,10 +180,6 @@ def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> Te
     kind = like.dtype if dtype is None else getattr(torch, dtype)
     with torch.inference_mode(False):  # stored and written to later, maybe outside of that mode
         return torch.zeros(shape, dtype=kind, device=like.device)
-
-
-def largest(updates: Rows, position: int) -> float:
-    return float(torch.linalg.vector_norm(updates[position], torch.inf))
 
 
 def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
