@@ -70,3 +70,9 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ConfigurationError:
     near = get_close_matches(name, names, n=1, cutoff=CLOSE)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
     return ConfigurationError(f"unknown {kind} {name!r}; {hint}")
+
+
+def check_name(kind: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that does not exist."""
+    if name not in known:
+        raise unknown(kind, name, known)

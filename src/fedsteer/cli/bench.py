@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
+from itertools import count
 
 import torch
 
@@ -15,7 +16,7 @@ from fedsteer.bench.sides import SIDES
 from fedsteer.bench.table import to_json, to_text
 from fedsteer.bench.workloads import WORKLOADS, make_work
 from fedsteer.cli.display import progress_bar
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, check_name, unknown
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -24,8 +25,7 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
     keys = [key.strip() for key in options.workload.split(",")]
     for key in keys:
-        if key not in WORKLOADS:
-            raise unknown("workload", key, WORKLOADS)
+        check_name("workload", key, WORKLOADS)
     for name in map(str.strip, options.peers.split(",")):
         if name in ("pfl", "fedjax", "flower"):
             raise ConfigurationError(
@@ -45,12 +45,10 @@ def execute(options: argparse.Namespace) -> int:
     results = []
     total = sum(1 + plan.steps(sides, cores) for plan in plans.values())
     with progress_bar(total, "bench", options.quiet) as update:
-        done = 0
+        done = count()
 
         def tell(words: str) -> None:
-            nonlocal done
-            update(done, words)
-            done += 1
+            update(next(done), words)
 
         for key, plan in plans.items():
             tell(f"({key}) making the data")

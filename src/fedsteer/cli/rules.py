@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
-from fedsteer.errors import unknown
+from fedsteer.errors import check_name
 from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.rules.options import Options
@@ -27,8 +27,7 @@ def execute(options: argparse.Namespace) -> int:
     if name == "full":
         print("FedAvg with everybody present in every round: what all rules are compared with.")
         return 0
-    if name not in RULES:
-        raise unknown("rule", name, [*RULES, "full"])
+    check_name("rule", name, [*RULES, "full"])
     print(explain(RULES[name]))
     return 0
 

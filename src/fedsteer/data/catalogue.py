@@ -12,7 +12,7 @@ from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import MadeOptions, digits, made
 from fedsteer.data.files import File
 from fedsteer.data.formats import Parts, cifar_parts, emnist_selection, idx_parts
-from fedsteer.errors import unknown
+from fedsteer.errors import check_name
 
 READERS = {"idx": idx_parts, "cifar": cifar_parts, "emnist-selection": emnist_selection}
 MAKERS: dict[str, Callable[..., Dataset]] = {"digits": digits, "made": made}
@@ -67,6 +67,5 @@ CATALOGUE: dict[str, Source] = {
 
 def source_of(name: str) -> Source:
     """The data set called `name`, or an error that suggests the nearest name."""
-    if name not in CATALOGUE:
-        raise unknown("data set", name, CATALOGUE)
+    check_name("data set", name, CATALOGUE)
     return CATALOGUE[name]

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.files import File
-from fedsteer.errors import ConfigurationError, DataError, unknown
+from fedsteer.errors import ConfigurationError, DataError, check_name
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,7 @@ def _load(
     if source.options is not None:
         known = [entry.name for entry in fields(source.options)]
         for name in options:
-            if name not in known:
-                raise unknown("option of the made-up data", name, known)
+            check_name("option of the made-up data", name, known)
     if source.make is not None:
         return source.make(**options), None
     refused: DataError | None = None

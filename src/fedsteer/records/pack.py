@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import DataError, unknown
+from fedsteer.errors import DataError, check_name
 from fedsteer.records.archive import write_archive
 from fedsteer.records.files import rounded
 from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
@@ -44,8 +44,7 @@ def pack_records(
 
     sheet   which table of the paper this is; by default what the folders' own sheets say
     """
-    if clients not in CLIENTS:
-        raise unknown("choice of clients", clients, CLIENTS)
+    check_name("choice of clients", clients, CLIENTS)
     known = sheet if sheet is not None else read_sheet(*folders)
     named = _named(folders, known)
     detailed = set(named) if clients == "all" else set() if clients == "none" else _firsts(named)

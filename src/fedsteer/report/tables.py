@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsteer.errors import unknown
+from fedsteer.errors import check_name
 from fedsteer.records.files import plain
 from fedsteer.report.entries import Entry
 from fedsteer.report.statistics import Estimate
@@ -101,8 +101,7 @@ def to_markdown(summary: Summary, only: Sequence[str] | None = None) -> str:
     if only is not None:
         by_heading = {column.heading: column for column in shown}
         for heading in only:
-            if heading not in by_heading:
-                raise unknown("column", heading, by_heading)
+            check_name("column", heading, by_heading)
         shown = [by_heading[heading] for heading in only]
     headings = [column.heading for column in shown]
     rows = [[column.text(row) for column in shown] for row in summary.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsteer.errors import unknown
+from fedsteer.errors import check_name
 from fedsteer.rules.algorithm import Algorithm, Requests
 from fedsteer.rules.cluster_fedvarp import ClusterFedVARP
 from fedsteer.rules.diagnostics import Diagnostics
@@ -53,10 +53,8 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     >>> make_rule("fedsteer", core_set=[3, 17, 42], ridge=0.5).name
     'fedsteer'
     """
-    if name not in RULES:
-        raise unknown("rule", name, RULES)
-    if preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
+    check_name("rule", name, RULES)
+    check_name("preset", preset, PRESETS)
     kind = RULES[name]
     chosen = preset_options(kind, preset) | options
     return Rule(kind(build_options(kind.options_type, name, chosen)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from fedsteer.errors import unknown
+from fedsteer.errors import check_name
 from fedsteer.options import check_options, option
 
 
@@ -63,6 +63,5 @@ def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> 
     """An options object; the error for an unknown key names the nearest valid one."""
     known = [entry.name for entry in fields(kind)]
     for name in values:
-        if name not in known:
-            raise unknown(f"option of {rule}", name, known)
+        check_name(f"option of {rule}", name, known)
     return kind(**values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, check_name
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.cluster import run_on_ray
@@ -31,8 +31,7 @@ def compare_cells(
     `executor` is one of `EXECUTORS`: processes of this machine, or a Ray cluster. The records are
     the same. `jobs` is the most runs at a time; 0 leaves it to the cores there are.
     """
-    if executor not in EXECUTORS:
-        raise unknown("executor", executor, EXECUTORS)
+    check_name("executor", executor, EXECUTORS)
     if jobs < 0:
         raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
     for cell in cells:  # refuse before anything is written

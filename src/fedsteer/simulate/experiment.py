@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
 from fedsteer.data import PARTITIONS, PartitionOptions
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, check_name, unknown
 from fedsteer.options import check_options, check_value, default_of, option, single
 from fedsteer.participation import PROCESSES, ParticipationOptions
 from fedsteer.rules import RULES
@@ -94,8 +94,7 @@ class Experiment:
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
         for rule in self.options:
-            if rule not in RULES:
-                raise unknown("rule in options", rule, RULES)
+            check_name("rule in options", rule, RULES)
         for section, tables in (("options", self.options), ("variants", self.variants)):
             for name, table in tables.items():
                 if not isinstance(table, Mapping):
@@ -103,8 +102,7 @@ class Experiment:
         for rule, table in self.options.items():  # including rules that are not run
             known = {entry.name: entry for entry in fields(RULES[rule].options_type)}
             for key, value in table.items():
-                if key not in known:
-                    raise unknown(f"option of {rule}", key, known)
+                check_name(f"option of {rule}", key, known)
                 check_value(known[key], single(value), f"options.{rule}.{key}")
         absent = [client for client in self.run.watch if not 0 <= client < self.partition.clients]
         if absent and self.run.watch != RunPlan().watch:
@@ -203,8 +201,7 @@ def _of_kind(
     defaults: older files name them all.
     """
     kind = _fitting(table.get("kind", current.kind), str, f"{section}.kind")
-    if kind not in kinds:
-        raise unknown(f"{section}.kind", kind, kinds)
+    check_name(f"{section}.kind", kind, kinds)
     known = {entry.name for entry in fields(kinds[kind])}
     defaults = {e.name: default_of(e) for options in kinds.values() for e in fields(options)}
     for key, value in table.items():

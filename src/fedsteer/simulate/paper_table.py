@@ -15,7 +15,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, check_name, unknown
 from fedsteer.simulate.cells import Cell, find_rule, plan_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, shipped_experiments
@@ -71,10 +71,8 @@ def load_paper_table(
     `only` keeps the column of that name, or those whose names start with it.
     """
     tables = shipped_experiments("paper")
-    if name not in tables:
-        raise unknown("table or figure", name, tables)
-    if reading not in READINGS:
-        raise unknown("reading", reading, READINGS)
+    check_name("table or figure", name, tables)
+    check_name("reading", reading, READINGS)
     table = tomllib.loads(tables[name])
     wanted = [c for c in table["columns"] if c["name"] == only] or [
         c for c in table["columns"] if only is None or c["name"].startswith(only)

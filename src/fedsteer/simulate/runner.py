@@ -58,18 +58,14 @@ class Interrupted(Exception):
     """Ctrl-C or SIGTERM; the last finished round is on disk."""
 
 
+@dataclass(frozen=True)
 class OpenRun:
     """A run in progress in its folder: keeps results, takes checkpoints, finishes."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        simulation: Simulation,
-        records: RecordWriter,
-        trackers: Sequence[Tracker] = (),
-    ) -> None:
-        self.cell, self.simulation, self.records = cell, simulation, records
-        self.trackers = trackers
+    cell: Cell
+    simulation: Simulation
+    records: RecordWriter
+    trackers: Sequence[Tracker] = ()
 
     def keep(self, result: RoundResult) -> None:
         """Write down a finished round."""
@@ -158,7 +154,7 @@ def open_run(
     if checkpoint is None:
         value = manifest(replace(world, experiment=cell.experiment), cell.rule)
         records.manifest(value, **environment(cell.experiment.run.device))
-    return OpenRun(cell, simulation, records, trackers)
+    return OpenRun(cell=cell, simulation=simulation, records=records, trackers=trackers)
 
 
 def run_cell(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedsteer.errors import ConfigurationError, first_line, unknown
+from fedsteer.errors import ConfigurationError, check_name, first_line, unknown
 from fedsteer.training.networks import Network
 
 Shape = tuple[int, int, int]
@@ -62,8 +62,7 @@ def fashion_cnn(
     head="softmax" is the authors' code: no activation between the linear layers, then ReLU and a
     softmax before the cross entropy.
     """
-    if head not in ("logits", "softmax"):
-        raise unknown("head", head, ("logits", "softmax"))
+    check_name("head", head, ("logits", "softmax"))
     layers: list[nn.Module] = []
     for inside, outside in pairwise((shape[0], *channels)):
         layers += [nn.Conv2d(inside, outside, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
@@ -190,8 +189,7 @@ def _imported(path: str) -> Callable[..., nn.Module]:
 
 
 def _activation(name: str) -> nn.Module:
-    if name not in ACTIVATIONS:
-        raise unknown("activation", name, ACTIVATIONS)
+    check_name("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]()
 
 
