@@ -39,10 +39,8 @@ class Dataset:
             where = f"{self.name}: {part} part"
             if images.ndim != 4 or images.dtype != np.uint8:
                 raise DataError(f"{where}: images must be bytes (n, channels, height, width)")
-            if labels.ndim != 1 or labels.dtype != np.int64:
+            if labels.shape != images.shape[:1] or labels.dtype != np.int64:
                 raise DataError(f"{where}: labels must be one int64 per image")
-            if len(images) != len(labels):
-                raise DataError(f"{where}: {len(images)} images but {len(labels)} labels")
             if images.size == 0:
                 raise DataError(f"{where} is empty")
             if labels.min() < 0 or labels.max() >= self.classes:

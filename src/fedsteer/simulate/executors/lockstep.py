@@ -90,4 +90,4 @@ def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
     """
     most = max(1, room // (4 * dim * (clients + 8)))
     batches = -(-count // most)
-    return max(1, -(-count // max(1, batches)))
+    return -(-count // batches)
