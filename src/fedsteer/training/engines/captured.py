@@ -49,13 +49,13 @@ class CapturedEngine(Engine):
         return "it needs a GPU" if device == "cpu" else super().supports(network, options, device)
 
     def train_orders(self, orders: Sequence[Order]) -> Trained:
-        updates = self.no_updates(len(orders))
-        losses = updates.new_zeros(len(orders))
-        sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
-        steps = np.array([len(own) for own in sizes], np.int64)
-        longest_first = np.argsort(-steps, kind="stable").tolist()
-        tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
-        with naming_by_reference(self, orders), precision(self.exact, updates):
+        with naming_by_reference(self, orders), precision(self.exact, self.data.images):
+            updates = self.no_updates(len(orders))
+            losses = updates.new_zeros(len(orders))
+            sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
+            steps = np.array([len(own) for own in sizes], np.int64)
+            longest_first = np.argsort(-steps, kind="stable").tolist()
+            tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
             self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({int(size) for own in sizes for size in own}):
@@ -72,7 +72,7 @@ class CapturedEngine(Engine):
                             del working[slot]
             for slot in self.slots:
                 here.wait_stream(slot.stream)
-        return Trained(updates, steps, losses.double().cpu().numpy() / steps)
+            return Trained(updates, steps, losses.double().cpu().numpy() / steps)
 
 
 @dataclass(frozen=True)
