@@ -151,7 +151,7 @@ def main() -> None:
             flat[few].double(), images[few].double(), labels[few], shares[few].double(), None
         )
         for variant in options.variants.split(","):
-            layers = known_layers(network, exact=variant != "fast")
+            layers = known_layers(network)
             gradient: Any = VmappedGradient(network)
             if variant != "torch.func" and layers is not None:
                 gradient = FormulaGradient(network, layers, device, exact=variant != "fast")

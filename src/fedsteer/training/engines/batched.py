@@ -48,7 +48,7 @@ class BatchedEngine(Engine):
     joins_runs = True
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network, self.exact)
+        layers = known_layers(self.network)
         assert layers is not None, "`supports` says what this engine can train"
         self.gradient = FormulaGradient(self.network, layers, self.data.images.device, self.exact)
         self.width = max(1, MOST_NUMBERS // self.network.dim)

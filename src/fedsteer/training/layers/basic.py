@@ -32,6 +32,7 @@ class Flat:
     gradient: Tensor | None = None
     rate: float = 0.0  # of that step
     short: Tensor | None = None  # the weights as convolutions read them, if that is in bfloat16
+    exact: bool = True  # convolutions on a GPU multiply float32 numbers as such, not as tf32
 
     @property
     def into(self) -> Tensor:
@@ -109,7 +110,6 @@ class Convolution:
     bias: int = -1  # none
     activation: str = ""
     pools: bool = False
-    exact: bool = True  # float32 products; else tf32, or bfloat16 if the inputs are
 
     def forward(
         self, flat: Flat, inputs: Tensor, beside: Tensor | None = None
@@ -118,7 +118,7 @@ class Convolution:
             inputs,
             self.filters(flat.weights if flat.short is None else flat.short),
             self.window,
-            self.exact,
+            flat.exact,
             self.offset(flat.weights),
             self.activation,
             self.pools,
@@ -142,11 +142,11 @@ class Convolution:
         if not first:
             filters = self.filters(flat.weights if flat.short is None else flat.short)
             further = operations(back).input_gradient(
-                back, filters, self.window, sides, self.exact, beside
+                back, filters, self.window, sides, flat.exact, beside
             )
         into = self.filters(flat.into)
         found = torch.empty_like(into) if flat.gradient is None else into
-        operations(inputs).filter_gradient(inputs, back, self.window, found, self.exact)
+        operations(inputs).filter_gradient(inputs, back, self.window, found, flat.exact)
         if flat.gradient is None:
             flat.take(into, found)
         return further

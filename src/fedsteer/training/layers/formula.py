@@ -57,7 +57,7 @@ class FormulaGradient:
         device: torch.device | str = "cpu",
         exact: bool = True,
     ) -> None:
-        self.network, self.dense = network, is_dense(layers)
+        self.network, self.dense, self.exact = network, is_dense(layers), exact
         self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
         self.pads = not mixes_samples(layers)
         on_gpu = torch.device(device).type == "cuda"
@@ -97,6 +97,8 @@ class FormulaGradient:
             gradient[:, self.network.dim :] = 0
         if self.shortens:
             short, value = weights.bfloat16(), value.bfloat16()
-        flat = Flat(weights=weights, gradient=gradient, rate=rate or 0.0, short=short)
+        flat = Flat(
+            weights=weights, gradient=gradient, rate=rate or 0.0, short=short, exact=self.exact
+        )
         losses, _ = backpropagate(self.layers, flat, value, labels, shares, masks)
         return flat.into, losses

@@ -16,17 +16,14 @@ from fedsteer.training.networks import Network
 ACTIVATIONS: dict[type, str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
-def known_layers(network: Network, exact: bool = True) -> list[Layer] | None:
-    """The layers, or None if the network is anything but a plain stack of known ones.
-
-    `exact` asks for float32 products on a GPU; shorter ones are several times faster there.
-    """
+def known_layers(network: Network) -> list[Layer] | None:
+    """The layers, or None if the network is anything but a plain stack of known ones."""
     # Exact types, because a subclass may compute something else. A layer that occurs twice has its
     # parameters listed once, so its second place is not known and the network is not plain.
     module = network.module
     if type(module) is not nn.Sequential or not all(map(_unchanged, module.modules())):
         return None
-    stack = _Stack({p.name: p.start for p in network.parameters}, exact)
+    stack = _Stack({p.name: p.start for p in network.parameters})
     try:
         for place, part in enumerate(module):
             stack.add(part, str(place))
@@ -69,8 +66,8 @@ def _need(condition: object) -> None:
 class _Stack:
     """The layers so far; `add` raises `_Unknown` if the next one is not known in its place."""
 
-    def __init__(self, starts: dict[str, int], exact: bool) -> None:
-        self.starts, self.exact = starts, exact
+    def __init__(self, starts: dict[str, int]) -> None:
+        self.starts = starts
         self.layers: list[Any] = []
         self.flat = False  # images have become vectors
 
@@ -131,7 +128,6 @@ class _Stack:
             window=Window(size, stride, padding),
             weight=self._start(name, "weight"),
             bias=-1 if module.bias is None else self._start(name, "bias"),
-            exact=self.exact,
         )
 
     def _norm(self, module: nn.BatchNorm2d, name: str) -> Norm:
