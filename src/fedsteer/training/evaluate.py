@@ -57,10 +57,9 @@ def evaluate(
     layers = None if images.is_cuda else known_layers(network)
     by_pixel = layers is not None and not is_dense(layers)
     parts = -(-len(images) // MOST)
+    batches = zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True)
     with torch.no_grad(), network.at_rest():
-        for part, target in zip(
-            images.tensor_split(parts), labels.tensor_split(parts), strict=True
-        ):
+        for part, target in batches:
             given = channels_last(part).movedim(-1, -3) if by_pixel else part
             logits = _logits(network, model, given)
             loss += float(F.cross_entropy(logits, target, reduction="sum"))

@@ -21,8 +21,6 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import check_options, option
 
-AUGMENTATIONS = ("none", "crop-flip")
-
 
 @dataclass(frozen=True)
 class LocalTraining:
@@ -34,7 +32,7 @@ class LocalTraining:
     momentum: float = option(0.0, "of local steps; starts anew every round", low=0, below=1)
     weight_decay: float = option(0.0, "times the weights, added to gradients", low=0)
     mask_absent_labels: bool = option(False, "logits of labels the client lacks are set to 0")
-    augment: str = option("none", "or crop-flip", choices=AUGMENTATIONS)
+    augment: str = option("none", "or crop-flip", choices=("none", "crop-flip"))
     shuffle: bool = option(True, "a new order every epoch; false: in the order they are stored")
 
     def __post_init__(self) -> None:

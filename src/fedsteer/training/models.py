@@ -31,7 +31,8 @@ def mlp(
     shape: Shape, classes: int, hidden: tuple[int, ...] = (64,), activation: str = "relu"
 ) -> nn.Module:
     """Fully connected layers."""
-    return _with_head([], shape, classes, hidden, activation)
+    check_name("activation", activation, ACTIVATIONS)
+    return _with_head([], shape, classes, hidden, ACTIVATIONS[activation])
 
 
 def emnist_cnn(
@@ -46,7 +47,7 @@ def emnist_cnn(
     for index, (inside, outside) in enumerate(pairwise((shape[0], *channels))):
         layers += [nn.Conv2d(inside, outside, 5, padding=2), nn.Tanh()]
         layers += [nn.MaxPool2d(2)] if index < pools else []
-    return _with_head(layers, shape, classes, hidden, "tanh")
+    return _with_head(layers, shape, classes, hidden, nn.Tanh)
 
 
 def fashion_cnn(
@@ -67,7 +68,7 @@ def fashion_cnn(
     for inside, outside in pairwise((shape[0], *channels)):
         layers += [nn.Conv2d(inside, outside, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
     if head == "logits":
-        return _with_head(layers, shape, classes, hidden, "relu")
+        return _with_head(layers, shape, classes, hidden, nn.ReLU)
     plain = _with_head(layers, shape, classes, hidden, None)
     return nn.Sequential(*plain, nn.ReLU(), nn.Softmax(dim=-1))
 
@@ -188,11 +189,6 @@ def _imported(path: str) -> Callable[..., nn.Module]:
     return found
 
 
-def _activation(name: str) -> nn.Module:
-    check_name("activation", name, ACTIVATIONS)
-    return ACTIVATIONS[name]()
-
-
 def _norm(channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
@@ -202,7 +198,7 @@ def _with_head(
     shape: Shape,
     classes: int,
     hidden: tuple[int, ...],
-    activation: str | None,
+    activation: Callable[[], nn.Module] | None,
 ) -> nn.Sequential:
     """The convolutions, flattened, and fully connected layers of the right size."""
     with torch.no_grad():
@@ -210,6 +206,6 @@ def _with_head(
     layers = [*layers, nn.Flatten()]
     for size in hidden:
         layers.append(nn.Linear(width, size))
-        layers += [] if activation is None else [_activation(activation)]
+        layers += [] if activation is None else [activation()]
         width = size
     return nn.Sequential(*layers, nn.Linear(width, classes))
