@@ -30,6 +30,7 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.rounds import Active
+from fedsteer.steering.table import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,11 @@ class ClusterFedVARP(Algorithm):
         options, count = self.options, self.options.cluster_count
         if options.warms_up and not clients.closed:
             raise ConfigurationError("select='search' needs sizes; use select='online'")
-        own = ClusterMemory.of(count)
+        own = ClusterMemory(
+            gram=np.zeros((count, count)),
+            mass=np.zeros(count),
+            member_of=Table.empty(0, fill=-1.0),
+        )
         if options.clusters is not None:
             members = clients.members()
             slots = clients.roster.find(members)

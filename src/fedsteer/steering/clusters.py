@@ -22,15 +22,6 @@ class ClusterMemory(Component):
     member_of: Table  # (N,) cluster; -1: none yet
     rows: Array | None = None  # (c, d) y_c
 
-    @staticmethod
-    def of(count: int) -> ClusterMemory:
-        """Clusters without members."""
-        return ClusterMemory(
-            gram=np.zeros((count, count)),
-            mass=np.zeros(count),
-            member_of=Table.empty(0, fill=-1.0),
-        )
-
     def assign(
         self, slots: Any, labels: Integers, sizes: Floats, old_sizes: Floats | None = None
     ) -> None:
