@@ -71,6 +71,10 @@ MISTAKES = [
     (f"{RUN} --set options.fedavg.norm_bound=-1", "norm_bound must be above 0, not -1"),
     (f"{RUN} --set model.name=math:pi", "model 'math:pi' is not a factory"),
     (f"{RUN} --set partition.points=9999", "lower points"),
+    (
+        f"{RUN} --set participation.mean_on=4.0",  # the default of another kind
+        "participation.mean_on is for participation.kind = markov; here it is groups",
+    ),
     (f"{RUN} --rounds -3", "run.rounds must be at least 1 and at most 1,000,000,000, not -3"),
     (f"{RUN} --rounds 0", "run.rounds must be at least 1 and at most 1,000,000,000, not 0"),
     (f"{RUN} --seed -1", "--seed must be at least 0, not -1"),

@@ -68,12 +68,14 @@ class Cell:
 
 def find_rule(experiment: Experiment, text: str) -> RuleSpec:
     """The rule that a name on the command line or in an experiment means."""
-    label, own = label_of(text), dict(experiment.variants.get(text, {}))
     if text in experiment.variants:
+        own = dict(experiment.variants[text])
         label, name, preset = text, own.pop("rule", text), own.pop("preset", "paper")
     elif text == FULL:
+        label = label_of(text)
         return RuleSpec(label=label, name="fedavg", preset="paper", options={}, everybody=True)
     else:
+        label, own = label_of(text), {}
         name, _, preset = text.partition(":")
         if name == FULL:
             raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")

@@ -93,13 +93,12 @@ class Experiment:
             raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
-        for rule in self.options:
-            check_name("rule in options", rule, RULES)
         for section, tables in (("options", self.options), ("variants", self.variants)):
             for name, table in tables.items():
                 if not isinstance(table, Mapping):
                     raise ConfigurationError(f"{section}.{name} is a table, not a value")
         for rule, table in self.options.items():  # including rules that are not run
+            check_name("rule in options", rule, RULES)
             known = {entry.name: entry for entry in fields(RULES[rule].options_type)}
             for key, value in table.items():
                 check_name(f"option of {rule}", key, known)
@@ -147,9 +146,9 @@ class Experiment:
             if not is_dataclass(section):
                 continue
             needs = {e.name: e.metadata["only_if"] for e in fields(section)}
-            if name in KINDS and key not in ("kind", *needs):
-                owners, kind = kinds_that_know(KINDS[name], key), getattr(self, name).kind
-                return _only_for(path, f"{name}.kind", owners, kind)
+            owners = kinds_that_know(KINDS.get(name, {}), key)
+            if owners and key not in needs:
+                return _only_for(path, f"{name}.kind", owners, getattr(self, name).kind)
             for other, wanted in needs.get(key, {}).items():
                 if (found := getattr(section, other)) not in wanted:
                     if wanted == (None,):
