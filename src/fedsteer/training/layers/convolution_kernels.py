@@ -10,7 +10,6 @@ such; sums are float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,27 +23,23 @@ if TYPE_CHECKING:
 
 ACTIVATIONS = {"": 0, "relu": 1, "tanh": 2}
 MANY_CHANNELS = 64
+PIXELS = 128
 FILTER_PIXELS, FILTER_DEPTH, FILTER_WARPS, FILTER_PROGRAMS = 64, 32, 2, 2_048
 SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS = 64, 8
 
 
-@dataclass(frozen=True)
-class Tile:
-    """How one program cuts its product; chosen by measuring on an H200 (client_step.py)."""
+def tile(kind: torch.dtype, outside: int, inner: int) -> dict[str, int]:
+    """How a program cuts a product with that many columns and inner channels.
 
-    pixels: int
-    channels: int
-    depth: int
-    warps: int
-
-
-def tile(kind: torch.dtype, outside: int, inner: int) -> Tile:
-    """The tile of a product with that many columns and inner channels."""
+    Chosen by measuring on an H200 (client_step.py).
+    """
     channels = max(16, triton.next_power_of_2(outside))
     if kind == torch.float32:
-        return Tile(128, min(channels, 128), 32, 4)
-    depth = max(16, min(64, triton.next_power_of_2(inner)))
-    return Tile(128, min(channels, 256), depth, 4 if channels <= 64 else 8)
+        block_n, block_k, warps = min(channels, 128), 32, 4
+    else:
+        block_k = max(16, min(64, triton.next_power_of_2(inner)))
+        block_n, warps = min(channels, 256), 4 if channels <= 64 else 8
+    return {"BLOCK_M": PIXELS, "BLOCK_N": block_n, "BLOCK_K": block_k, "num_warps": warps}
 
 
 def convolve(
@@ -67,18 +62,14 @@ def convolve(
     chosen = torch.empty_like(result, dtype=torch.int8) if pools else None
     cut = tile(images.dtype, outside, inside)
     count = samples * high * wide * (4 if pools else 1)
-    grid = (triton.cdiv(count, cut.pixels), clients, triton.cdiv(outside, cut.channels))
+    grid = (triton.cdiv(count, PIXELS), clients, triton.cdiv(outside, cut["BLOCK_N"]))
     _convolve[grid](
-        images, filters, filters if bias is None else bias, result,
-        filters if chosen is None else chosen, filters if beside is None else beside.contiguous(),
+        images, filters, bias, result, chosen, None if beside is None else beside.contiguous(),
         samples, filters.stride(0), 0 if bias is None else bias.stride(0),
         HEIGHT=height, WIDTH=width, ROWS=rows, COLUMNS=columns, INSIDE=inside, OUTSIDE=outside,
         SIZE=window.size, STRIDE=window.stride, PADDING=window.padding,
-        BIASED=bias is not None, ACTIVATION=ACTIVATIONS[activation], POOLS=pools,
-        ADDS=beside is not None, BY_TAP=inside >= MANY_CHANNELS,
-        PRECISION="ieee" if exact else "tf32",
-        BLOCK_M=cut.pixels, BLOCK_N=cut.channels, BLOCK_K=cut.depth,
-        num_warps=cut.warps, num_stages=3,
+        ACTIVATION=ACTIVATIONS[activation], POOLS=pools, BY_TAP=inside >= MANY_CHANNELS,
+        PRECISION="ieee" if exact else "tf32", **cut, num_stages=3,
     )  # fmt: skip
     return result, chosen
 
@@ -99,16 +90,14 @@ def input_gradient(
     cut = tile(back.dtype, inside, outside)
     # Under a stride, pixels of one parity see the same taps: they go together (phases).
     count = samples * triton.cdiv(sides[0], stride) * triton.cdiv(sides[1], stride)
-    tiles = triton.cdiv(count, cut.pixels)
-    _input_gradient[(tiles, clients * stride * stride, triton.cdiv(inside, cut.channels))](
-        back, filters, result, filters if beside is None else beside.contiguous(), samples,
+    tiles = triton.cdiv(count, PIXELS)
+    _input_gradient[(tiles, clients * stride * stride, triton.cdiv(inside, cut["BLOCK_N"]))](
+        back, filters, result, None if beside is None else beside.contiguous(), samples,
         filters.stride(0),
         HEIGHT=sides[0], WIDTH=sides[1], ROWS=rows, COLUMNS=columns,
         INSIDE=inside, OUTSIDE=outside, SIZE=window.size, STRIDE=stride, PADDING=window.padding,
-        ADDS=beside is not None, BY_TAP=outside >= MANY_CHANNELS or stride > 1,
-        PRECISION="ieee" if exact else "tf32",
-        BLOCK_M=cut.pixels, BLOCK_N=cut.channels, BLOCK_K=cut.depth,
-        num_warps=cut.warps, num_stages=3,
+        BY_TAP=outside >= MANY_CHANNELS or stride > 1,
+        PRECISION="ieee" if exact else "tf32", **cut, num_stages=3,
     )  # fmt: skip
     return result
 
@@ -120,15 +109,15 @@ def filter_gradient(
     images, back = images.contiguous(), back.contiguous()
     clients, samples, height, width, inside = images.shape
     rows, columns, outside = back.shape[2:]
-    size, by_tap = window.size, inside >= MANY_CHANNELS
+    by_tap = inside >= MANY_CHANNELS
     block_n = max(16, min(128, triton.next_power_of_2(outside)))
     if images.dtype == torch.float32:
         pixels, depth, warps = FILTER_PIXELS, FILTER_DEPTH, FILTER_WARPS
     else:
         pixels, warps = SHORT_FILTER_PIXELS, SHORT_FILTER_WARPS
         depth = max(16, min(128, triton.next_power_of_2(inside)))
-    per_tap = triton.cdiv(inside, depth)
-    tiles = size * size * per_tap if by_tap else triton.cdiv(size * size * inside, depth)
+    taps = window.size**2
+    tiles = taps * triton.cdiv(inside, depth) if by_tap else triton.cdiv(taps * inside, depth)
     across = triton.cdiv(outside, block_n)
     # Enough programs to fill the chip; partial sums are added in a fixed order.
     splits = max(1, min(16, FILTER_PROGRAMS // max(1, clients * tiles * across)))
@@ -139,8 +128,8 @@ def filter_gradient(
         images, back, partial, samples, splits, partial.stride(-5),
         0 if splits == 1 else partial.stride(0),
         HEIGHT=height, WIDTH=width, ROWS=rows, COLUMNS=columns, INSIDE=inside, OUTSIDE=outside,
-        SIZE=size, STRIDE=window.stride, PADDING=window.padding,
-        BY_TAP=by_tap, PER_TAP=per_tap, ACROSS=across, PRECISION="ieee" if exact else "tf32",
+        SIZE=window.size, STRIDE=window.stride, PADDING=window.padding,
+        BY_TAP=by_tap, ACROSS=across, PRECISION="ieee" if exact else "tf32",
         BLOCK_K=depth, BLOCK_N=block_n, BLOCK_M=pixels, num_warps=warps, num_stages=3,
     )  # fmt: skip
     if splits > 1:
@@ -158,18 +147,44 @@ def spread(back: Tensor, which: Tensor, sides: tuple[int, int]) -> Tensor:
     return result
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _inner_block(  # type: ignore[no-untyped-def]
+    step, SIZE: tl.constexpr, CHANNELS: tl.constexpr, BY_TAP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Taps (a single one if BY_TAP) and channels of a block of the inner axis; which there are."""
+    if BY_TAP:
+        chunks: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
+        tap = step // chunks
+        channel = step % chunks * BLOCK + tl.arange(0, BLOCK)
+        known = channel < CHANNELS
+    else:
+        k = step * BLOCK + tl.arange(0, BLOCK)
+        tap, channel, known = k // CHANNELS, k % CHANNELS, k < SIZE * SIZE * CHANNELS
+    return tap, channel, known
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _gather(  # type: ignore[no-untyped-def]
+    images, sample, y, x, channel, here, known,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Pixels of images, zero beyond their edges."""
+    inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & here
+    place = ((sample * HEIGHT + y) * WIDTH + x) * CHANNELS + channel
+    return tl.load(images + place, mask=inside & known, other=0.0)
+
+
 @triton.jit(do_not_specialize=["samples", "bias_stride"])  # type: ignore[untyped-decorator]
 def _convolve(  # type: ignore[no-untyped-def]
     images, filters, bias, result, chosen, beside, samples, filter_stride, bias_stride,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    BIASED: tl.constexpr, ACTIVATION: tl.constexpr, POOLS: tl.constexpr, ADDS: tl.constexpr,
-    BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr, POOLS: tl.constexpr, BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    depth: tl.constexpr = SIZE * SIZE * INSIDE
-    chunks: tl.constexpr = (INSIDE + BLOCK_K - 1) // BLOCK_K
+    per_tap: tl.constexpr = (INSIDE + BLOCK_K - 1) // BLOCK_K
+    together: tl.constexpr = (SIZE * SIZE * INSIDE + BLOCK_K - 1) // BLOCK_K
     client = tl.program_id(1).to(tl.int64)
     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(2) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -185,32 +200,20 @@ def _convolve(  # type: ignore[no-untyped-def]
     images += client * samples * HEIGHT * WIDTH * INSIDE
     filters += client * filter_stride
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for step in range(0, SIZE * SIZE * chunks if BY_TAP else (depth + BLOCK_K - 1) // BLOCK_K):
-        if BY_TAP:
-            tap = step // chunks
-            channel = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
-            k = tap * INSIDE + channel
-            y = row * STRIDE + tap // SIZE - PADDING
-            x = column * STRIDE + tap % SIZE - PADDING
-            inside = ((y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels))[:, None]
-            place = ((sample * HEIGHT + y) * WIDTH + x)[:, None] * INSIDE + channel[None, :]
-            known = channel < INSIDE
-        else:
-            k = step * BLOCK_K + tl.arange(0, BLOCK_K)
-            tap = k // INSIDE
-            y = row[:, None] * STRIDE + (tap // SIZE)[None, :] - PADDING
-            x = column[:, None] * STRIDE + (tap % SIZE)[None, :] - PADDING
-            inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels)[:, None]
-            place = ((sample[:, None] * HEIGHT + y) * WIDTH + x) * INSIDE + (k % INSIDE)[None, :]
-            known = k < depth
-        left = tl.load(images + place, mask=inside & known[None, :], other=0.0)
-        right = tl.load(
-            filters + k[:, None] * OUTSIDE + n[None, :],
-            mask=known[:, None] & (n < OUTSIDE)[None, :],
-            other=0.0,
-        )
+    for step in range(0, SIZE * SIZE * per_tap if BY_TAP else together):
+        tap, channel, known = _inner_block(step, SIZE, INSIDE, BY_TAP, BLOCK_K)
+        source = filters + ((tap * INSIDE + channel) * OUTSIDE)[:, None] + n[None, :]
+        if not BY_TAP:
+            tap = tap[None, :]
+        y = row[:, None] * STRIDE + tap // SIZE - PADDING
+        x = column[:, None] * STRIDE + tap % SIZE - PADDING
+        left = _gather(
+            images, sample[:, None], y, x, channel[None, :], (m < pixels)[:, None],
+            known[None, :], HEIGHT, WIDTH, INSIDE,
+        )  # fmt: skip
+        right = tl.load(source, mask=known[:, None] & (n < OUTSIDE)[None, :], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
-    if BIASED:
+    if bias is not None:
         total += tl.load(bias + client * bias_stride + n, mask=n < OUTSIDE, other=0.0)[None, :]
     if POOLS:
         # Activations grow with their argument, so the largest before is the largest after.
@@ -218,21 +221,18 @@ def _convolve(  # type: ignore[no-untyped-def]
         total, first = tl.max(squares, axis=1, return_indices=True)
         where = tl.program_id(0) * (BLOCK_M // 4) + tl.arange(0, BLOCK_M // 4)
         count = pixels // 4
-        tl.store(
-            chosen + client * count * OUTSIDE + where[:, None] * OUTSIDE + n[None, :],
-            first.to(tl.int8),
-            mask=(where < count)[:, None] & (n < OUTSIDE)[None, :],
-        )
     else:
         where = m
         count = pixels
+    target = client * count * OUTSIDE + where[:, None] * OUTSIDE + n[None, :]
+    mask = (where < count)[:, None] & (n < OUTSIDE)[None, :]
+    if POOLS:
+        tl.store(chosen + target, first.to(tl.int8), mask=mask)
     if ACTIVATION == 1:
         total = tl.maximum(total, 0.0)
     if ACTIVATION == 2:
         total = libdevice.tanh(total)
-    target = client * count * OUTSIDE + where[:, None] * OUTSIDE + n[None, :]
-    mask = (where < count)[:, None] & (n < OUTSIDE)[None, :]
-    if ADDS:
+    if beside is not None:
         total += tl.load(beside + target, mask=mask, other=0.0).to(tl.float32)
     tl.store(result + target, total, mask=mask)
 
@@ -243,11 +243,11 @@ def _input_gradient(  # type: ignore[no-untyped-def]
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    ADDS: tl.constexpr, BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
+    BY_TAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    depth: tl.constexpr = SIZE * SIZE * OUTSIDE
-    chunks: tl.constexpr = (OUTSIDE + BLOCK_K - 1) // BLOCK_K
+    per_tap: tl.constexpr = (OUTSIDE + BLOCK_K - 1) // BLOCK_K
+    together: tl.constexpr = (SIZE * SIZE * OUTSIDE + BLOCK_K - 1) // BLOCK_K
     high: tl.constexpr = (HEIGHT + STRIDE - 1) // STRIDE
     wide: tl.constexpr = (WIDTH + STRIDE - 1) // STRIDE
     phase = tl.program_id(1) % (STRIDE * STRIDE)
@@ -266,36 +266,27 @@ def _input_gradient(  # type: ignore[no-untyped-def]
     back += client * samples * ROWS * COLUMNS * OUTSIDE
     filters += client * filter_stride
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    for step in range(0, taps_y * taps_x * chunks if BY_TAP else (depth + BLOCK_K - 1) // BLOCK_K):
-        if BY_TAP:
-            tap = step // chunks
-            channel = step % chunks * BLOCK_K + tl.arange(0, BLOCK_K)
-            down = first_y + tap // taps_x * STRIDE
-            right_by = first_x + tap % taps_x * STRIDE
-            row = (y + PADDING - down) // STRIDE
-            column = (x + PADDING - right_by) // STRIDE
-            reach = (y + PADDING >= down) & (row < ROWS) & (x + PADDING >= right_by)
-            inside = (reach & (column < COLUMNS) & here)[:, None]
-            place = ((sample * ROWS + row) * COLUMNS + column)[:, None] * OUTSIDE + channel[None, :]
-            known = channel < OUTSIDE
-            source = ((down * SIZE + right_by) * INSIDE + n)[None, :] * OUTSIDE + channel[:, None]
-        else:  # stride 1
-            k = step * BLOCK_K + tl.arange(0, BLOCK_K)
-            tap = k // OUTSIDE
-            row = y[:, None] + PADDING - (tap // SIZE)[None, :]
-            column = x[:, None] + PADDING - (tap % SIZE)[None, :]
-            inside = (row >= 0) & (row < ROWS) & (column >= 0) & (column < COLUMNS) & here[:, None]
-            place = (sample[:, None] * ROWS + row) * COLUMNS + column
-            place = place * OUTSIDE + (k % OUTSIDE)[None, :]
-            known = k < depth
-            source = (tap[:, None] * INSIDE + n[None, :]) * OUTSIDE + (k % OUTSIDE)[:, None]
-        left = tl.load(back + place, mask=inside & known[None, :], other=0.0)
+    for step in range(0, taps_y * taps_x * per_tap if BY_TAP else together):
+        tap, channel, known = _inner_block(step, SIZE, OUTSIDE, BY_TAP, BLOCK_K)
+        down = first_y + tap // taps_x * STRIDE
+        right_by = first_x + tap % taps_x * STRIDE
+        source = (down * SIZE + right_by) * INSIDE * OUTSIDE + channel
+        source = source[:, None] + n[None, :] * OUTSIDE
+        if not BY_TAP:
+            down, right_by = down[None, :], right_by[None, :]
+        # Divisible: every tap of a phase is a whole number of strides away.
+        row = (y[:, None] + PADDING - down) // STRIDE
+        column = (x[:, None] + PADDING - right_by) // STRIDE
+        left = _gather(
+            back, sample[:, None], row, column, channel[None, :], here[:, None],
+            known[None, :], ROWS, COLUMNS, OUTSIDE,
+        )  # fmt: skip
         right = tl.load(filters + source, mask=known[:, None] & (n < INSIDE)[None, :], other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     pixel = (sample * HEIGHT + y) * WIDTH + x
     target = client * samples * HEIGHT * WIDTH * INSIDE + pixel[:, None] * INSIDE + n[None, :]
     mask = here[:, None] & (n < INSIDE)[None, :]
-    if ADDS:
+    if beside is not None:
         total += tl.load(beside + target, mask=mask, other=0.0).to(tl.float32)
     tl.store(result + target, total, mask=mask)
 
@@ -306,57 +297,36 @@ def _filter_gradient(  # type: ignore[no-untyped-def]
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     INSIDE: tl.constexpr, OUTSIDE: tl.constexpr,
     SIZE: tl.constexpr, STRIDE: tl.constexpr, PADDING: tl.constexpr,
-    BY_TAP: tl.constexpr, PER_TAP: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr,
+    BY_TAP: tl.constexpr, ACROSS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    depth: tl.constexpr = SIZE * SIZE * INSIDE
     client = tl.program_id(1).to(tl.int64)
     split = tl.program_id(2)
-    part = tl.program_id(0) // ACROSS
     pixels = samples * ROWS * COLUMNS
     n = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
-    if BY_TAP:
-        tap = part // PER_TAP
-        channel = part % PER_TAP * BLOCK_K + tl.arange(0, BLOCK_K)
-        known = channel < INSIDE
-        k = tap * INSIDE + channel
-    else:
-        k = part * BLOCK_K + tl.arange(0, BLOCK_K)
-        tap = k // INSIDE
-        channel = k % INSIDE
-        known = k < depth
+    tap, channel, known = _inner_block(tl.program_id(0) // ACROSS, SIZE, INSIDE, BY_TAP, BLOCK_K)
+    k = tap * INSIDE + channel
+    if not BY_TAP:
+        tap = tap[:, None]
     images += client * samples * HEIGHT * WIDTH * INSIDE
     back += client * pixels * OUTSIDE
     share = tl.cdiv(tl.cdiv(pixels, BLOCK_M), splits) * BLOCK_M
     total = tl.zeros((BLOCK_K, BLOCK_N), dtype=tl.float32)
     for start in range(split * share, tl.minimum((split + 1) * share, pixels), BLOCK_M):
         m = start + tl.arange(0, BLOCK_M)
-        row = m // COLUMNS % ROWS * STRIDE - PADDING
-        column = m % COLUMNS * STRIDE - PADDING
+        y = (m // COLUMNS % ROWS * STRIDE - PADDING)[None, :] + tap // SIZE
+        x = (m % COLUMNS * STRIDE - PADDING)[None, :] + tap % SIZE
         sample = m // (ROWS * COLUMNS)
-        if BY_TAP:
-            y = row + tap // SIZE
-            x = column + tap % SIZE
-            inside = ((y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels))[None, :]
-            place = ((sample * HEIGHT + y) * WIDTH + x)[None, :] * INSIDE + channel[:, None]
-        else:
-            y = row[None, :] + (tap // SIZE)[:, None]
-            x = column[None, :] + (tap % SIZE)[:, None]
-            inside = (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH) & (m < pixels)[None, :]
-            place = ((sample[None, :] * HEIGHT + y) * WIDTH + x) * INSIDE + channel[:, None]
-        left = tl.load(images + place, mask=inside & known[:, None], other=0.0)
-        right = tl.load(
-            back + m[:, None] * OUTSIDE + n[None, :],
-            mask=(m < pixels)[:, None] & (n < OUTSIDE)[None, :],
-            other=0.0,
-        )
+        left = _gather(
+            images, sample[None, :], y, x, channel[:, None], (m < pixels)[None, :],
+            known[:, None], HEIGHT, WIDTH, INSIDE,
+        )  # fmt: skip
+        mask = (m < pixels)[:, None] & (n < OUTSIDE)[None, :]
+        right = tl.load(back + m[:, None] * OUTSIDE + n[None, :], mask=mask, other=0.0)
         total = tl.dot(left, right, total, input_precision=PRECISION)
     partial += split.to(tl.int64) * split_stride + client * client_stride
-    tl.store(
-        partial + k[:, None] * OUTSIDE + n[None, :],
-        total,
-        mask=known[:, None] & (n < OUTSIDE)[None, :],
-    )
+    target = k[:, None] * OUTSIDE + n[None, :]
+    tl.store(partial + target, total, mask=known[:, None] & (n < OUTSIDE)[None, :])
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]

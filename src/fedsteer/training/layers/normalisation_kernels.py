@@ -25,7 +25,8 @@ def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
     images = images.contiguous()
     clients, channels = len(images), images.shape[-1]
     count = images[0, ..., 0].numel()
-    parts, block = _parts(count), min(64, max(16, triton.next_power_of_2(channels)))
+    parts = int(min(32, max(1, triton.next_power_of_2(count // 2048))))
+    block = min(64, max(16, triton.next_power_of_2(channels)))
     across = triton.cdiv(channels, block)
     shape = (clients, parts, 2, channels)
     sums = torch.empty(shape, dtype=torch.float32, device=images.device)
@@ -58,17 +59,11 @@ def normalise_back(
     result = torch.empty_like(images)
     _normalise_back[(triton.cdiv(count, ROWS * TURNS), clients, across)](
         images, sums, how.gamma, how.beta, back, inner,
-        images if beside is None else beside.contiguous(), result, count,
-        how.gamma.stride(0), how.eps, ADDS=beside is not None, TURNS=TURNS,
-        **shared,
+        None if beside is None else beside.contiguous(), result, count,
+        how.gamma.stride(0), how.eps, TURNS=TURNS, **shared,
     )  # fmt: skip
     whole = inner.sum(dim=1)
     return result, whole[:, 1], whole[:, 0]
-
-
-def _parts(count: int) -> int:
-    """Programs per client and block of channels; a power of two."""
-    return int(min(32, max(1, triton.next_power_of_2(count // 2048))))
 
 
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
@@ -179,7 +174,7 @@ def _inner(  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=["count"])  # type: ignore[untyped-decorator]
 def _normalise_back(  # type: ignore[no-untyped-def]
     images, sums, gamma, beta, back, inner, beside, result, count, stride, eps,
-    CHANNELS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr, ADDS: tl.constexpr,
+    CHANNELS: tl.constexpr, PARTS: tl.constexpr, RELU: tl.constexpr,
     ROWS: tl.constexpr, TURNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     client = tl.program_id(1).to(tl.int64)
@@ -200,6 +195,6 @@ def _normalise_back(  # type: ignore[no-untyped-def]
             gradient = tl.where(hat * factor[None, :] + offset[None, :] > 0, gradient, 0.0)
         found = gradient - one[None, :] / count - hat * (two[None, :] / count)
         found = found * (factor * scale)[None, :]
-        if ADDS:
+        if beside is not None:
             found += tl.load(beside + place, mask=mask, other=0.0).to(tl.float32)
         tl.store(result + place, found, mask=mask)
