@@ -144,6 +144,29 @@ def test_only_wide_dense_networks_on_a_cpu() -> None:
     assert not is_wide(layers)
 
 
+def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
+    monkeypatch.setattr("torch.backends.mkldnn.is_available", lambda: False)
+    ours = trained_by("batched", network(), data, kind)
+    assert_same(ours, trained_by("sequential", network(), data, kind), tolerance=1e-11)
+
+
+@pytest.mark.parametrize("kind", [KINDS["plain"], STORED["starts"]], ids=["one", "many"])
+@pytest.mark.parametrize("hidden", [[64], [8, 50]], ids=["few", "many"])
+def test_in_the_precision_of_experiments(kind: Kind, hidden: list[int]) -> None:
+    """In float32, with one model to start from and several, few weights above the first layer
+    and many."""
+    wide = make_network("mlp", SHAPE, CLASSES, {"hidden": hidden})
+    data = training_data(SHAPE, (30, 30, 25))
+    orders = orders_of(kind, data, wide.initial(1))
+    ours, theirs = (
+        make_engine(name, wide, data, kind.how).train_orders(orders).updates
+        for name in ("batched", "sequential")
+    )
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-6)
+
+
 def bits(trained: Any) -> bytes:
     found: bytes = trained.updates.numpy().tobytes() + trained.losses.tobytes()
     return found

@@ -32,11 +32,8 @@ pixels (784). Its results are those of ordinary SGD, up to rounding.
 client with fewer points than others is filled up with points of weight zero. A batch of nothing but
 such points changes nothing, so all clients take part in all steps.
 
-**Threads** share out whole clients (or whole blocks of rows) in the two long products and nothing
-else, so results do not depend on how many threads there are.
-
-`DenseTrainer` is all that the batched engine sees of this: `suits` says for which orders it is,
-`train` carries them out.
+**Threads** share out whole clients or images in the two long products and nothing else, so results
+do not depend on how many threads there are.
 """
 
 from fedsteer.training.engines.dense.trainer import DenseTrainer, GramMatrices, is_wide

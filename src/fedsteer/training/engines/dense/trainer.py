@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedsteer.training.engines.base import torch_threads
 from fedsteer.training.layers.activations import activate_, activation_gradient
-from fedsteer.training.layers.basic import Flat, Layer, Linear
-from fedsteer.training.layers.formula import backpropagate
+from fedsteer.training.layers.basic import Layer, Linear
 from fedsteer.training.layers.known import is_dense
 from fedsteer.training.local import (
     PLAIN_SGD,
@@ -25,13 +24,12 @@ from fedsteer.training.local import (
     TrainingData,
     schedule,
 )
+from fedsteer.training.loss import cross_entropy_gradient
 
 WIDE = 256
 """Fewest inputs of the first layer; below that, the number of calls counts more than the work."""
 MOST_NUMBERS = 1 << 24
 """Most numbers of all clients' points and their products at once."""
-ROWS = 512
-"""Most rows in one product if all clients share the other side; far fewer are slower."""
 OPTIONS = PLAIN_SGD - {"augment"}
 """The options of local training that are known here."""
 Points = NDArray[np.int64]
@@ -63,7 +61,6 @@ class DenseTrainer:
         ]
         self.pixels = data.images.flatten(1)
         self.grams = GramMatrices(most=self.pixels.numel() // 2)
-        self._memory = self.pixels.new_empty(0)  # for the points of a round, kept for the next
 
     def suits(self, orders: Sequence[Order]) -> bool:
         """Whether all steps are plain, and clients have few points and about as many each."""
@@ -80,37 +77,45 @@ class DenseTrainer:
         most = max(len(order.points) for order in orders)
         width = max(1, MOST_NUMBERS // (most * (most + self.first.inside)))
         # Made here because what inference mode makes cannot be changed afterwards.
-        updates = self.pixels.new_empty((len(orders), self.dim))
+        rows = -(-self.dim // self.first.inside)  # as long as the first matrix's
+        room = self.pixels.new_empty((len(orders), rows, self.first.inside))
         steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
         for begin in range(0, len(orders), width):
             part = slice(begin, begin + width)
-            steps[part], losses[part] = self._train(orders[part], updates[part])
-        return Trained(updates, steps, losses)
+            steps[part], losses[part] = self._train(orders[part], room[part])
+        return Trained(room.flatten(1)[:, : self.dim], steps, losses)
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def _train(
-        self, orders: Sequence[Order], updates: Tensor
+        self, orders: Sequence[Order], room: Tensor
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and losses; `updates` receives start - end."""
+        """Steps and losses; `room` (clients, rows, inputs) receives start - end."""
         first, rate, threads = self.first, self.options.rate, torch.get_num_threads()
         most = max(len(order.points) for order in orders)
         start = orders[0].start
         shared = all(order.start is start for order in orders)
         starts = start.contiguous()[None] if shared else torch.stack([o.start for o in orders])
         points = torch.from_numpy(_filled(orders, most))
-        images = self._images(points).unflatten(0, (len(orders), most))
+        images = self.pixels.index_select(0, points).unflatten(0, (len(orders), most))
         with torch_threads(1):
             outputs = self._first_outputs(starts, images, threads)
             upper = starts[:, self.above :].expand(len(orders), -1).clone()
-            given = images.new_zeros((len(orders), most, first.outside))
+            # The last product is fast only into memory without gaps. If the other layers take up
+            # few rows, it fills these as well, with zeros from columns of A that stay 0.
+            rows = room.shape[1] if 8 * room.shape[1] <= 9 * first.outside else first.outside
+            padded = images.new_zeros((len(orders), most, rows))
+            given = padded[:, :, : first.outside]
             labels = self.data.labels.index_select(0, points).view(len(orders), most)
             steps, losses = self._steps(orders, images, labels, outputs, upper, given)
-            # Threads share out the products well only if the result is contiguous.
+            padded *= rate
             with torch_threads(threads if len(orders) >= threads else 1):
-                moved = torch.bmm(given.mT, images).flatten(1)
-                torch.mul(moved, rate, out=updates[:, : first.bias])
-            torch.mul(given.sum(dim=1), rate, out=updates[:, first.bias : self.above])
-            torch.sub(starts[:, self.above :], upper, out=updates[:, self.above :])
+                if rows == room.shape[1]:
+                    torch.bmm(padded.mT, images, out=room)
+                else:
+                    room[:, :rows] = torch.bmm(padded.mT, images)
+            updates = room.flatten(1)
+            torch.sum(given, dim=1, out=updates[:, first.bias : self.above])
+            torch.sub(starts[:, self.above :], upper, out=updates[:, self.above : self.dim])
         return steps, losses
 
     def _steps(
@@ -124,62 +129,61 @@ class DenseTrainer:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """All steps: changes `upper` and adds to `given`, which is A / rate."""
         options, activation, most = self.options, self.first.activation, images.shape[1]
-        batch = min(options.batch or most, most)
+        batch, rate = min(options.batch or most, most), options.rate
         counts = np.array([len(order.points) for order in orders])
         steps = options.epochs * -(-counts // batch)
         gram = images
         if steps.max() > 1:
             gram = self.grams.stacked([order.points for order in orders], images)
-        shares = _shares(tuple(counts.tolist()), batch, images.dtype).split(batch, 1)
+        shares = _shares(tuple(counts.tolist()), batch, images.dtype)
         masks = None
         if options.mask_absent_labels:
             masks = torch.stack([self.data.label_mask(order.points) for order in orders])
-        flat = Flat(upper, rate=options.rate)
+        layers = [(*layer.views(upper), layer.activation) for layer in self.upper]
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
-            rows = [_reordered(values, places) for values in (outputs, gram, labels)]
-            parts = zip(*(values.split(batch, 1) for values in rows), shares, strict=True)
-            for step, (start, products, targets, share) in enumerate(parts):
-                pick = slice(step * batch, step * batch + batch)
+            start, products, targets = (
+                _reordered(values, places) for values in (outputs, gram, labels)
+            )
+            for begin in range(0, most, batch):
+                pick = slice(begin, begin + batch)
                 # At first only the points before this batch have given anything back.
-                met = most if epoch or places is not None else pick.start
-                active = start.clone()
-                if met:
-                    active.baddbmm_(products[:, :, :met], given[:, :met], alpha=-options.rate)
-                activate_(active, activation)
-                loss, back = backpropagate(
-                    self.upper, flat, active, targets, share, masks, inner=True
+                met = most if epoch or places is not None else begin
+                value = torch.baddbmm(
+                    start[:, pick], products[:, pick, :met], given[:, :met], alpha=-rate
+                )
+                values = [activate_(value, activation)]
+                for matrix, bias, kind in layers:
+                    value = torch.bmm(values[-1], matrix.mT).add_(bias.unsqueeze(1))
+                    values.append(activate_(value, kind))
+                loss, back = cross_entropy_gradient(
+                    values[-1], targets[:, pick], shares[:, pick], masks
                 )
                 losses += loss
-                back = activation_gradient(active, back, activation)
+                for matrix, bias, kind in reversed(layers):
+                    back = activation_gradient(values.pop(), back, kind)
+                    further = torch.bmm(back, matrix)
+                    matrix.sub_(torch.bmm(back.mT, values[-1]), alpha=rate)
+                    bias.sub_(back.sum(dim=1), alpha=rate)
+                    back = further
+                back = activation_gradient(values.pop(), back, activation)
                 if places is None:
                     given[:, pick].add_(back)
                 else:
                     given.scatter_add_(1, places[:, pick].unsqueeze(2).expand_as(back), back)
         return steps, losses.numpy() / steps
 
-    def _images(self, points: Tensor) -> Tensor:
-        """(points, inputs) in memory that is used again, because new memory costs page faults."""
-        size = len(points) * self.first.inside
-        if len(self._memory) < size:
-            self._memory = self.pixels.new_empty(size)
-        found = self._memory[:size].view(len(points), -1)
-        return torch.index_select(self.pixels, 0, points, out=found)
-
     def _first_outputs(self, starts: Tensor, images: Tensor, threads: int) -> Tensor:
         """(clients, n, out) of the first layer under the starting models."""
         matrix, bias = self.first.views(starts)
-        inputs = images
-        if len(starts) == 1:  # then rows of several clients share a product
-            rows = images.shape[0] * images.shape[1]
-            pieces = 1 << (rows // ROWS).bit_length()
-            while rows % pieces:
-                pieces //= 2
-            inputs = images.flatten(0, 1).unflatten(0, (pieces, -1))
-            matrix, bias = matrix.expand(pieces, -1, -1), bias.expand(pieces, -1)
-        with torch_threads(min(threads, len(inputs))):
-            outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.mT)
-        return outputs.view(*images.shape[:2], -1)
+        with torch_threads(min(threads, len(images))):
+            if len(starts) == 1 and torch.backends.mkldnn.is_available():
+                # As a convolution whose window is a whole image, because torch has those done by
+                # oneDNN. It takes half the time of torch's matrix products on AMD processors.
+                windows = images.flatten(0, 1).unsqueeze(1)
+                outputs = torch.conv1d(windows, matrix.transpose(0, 1), bias[0])
+                return outputs.view(*images.shape[:2], -1)
+            return torch.baddbmm(bias.unsqueeze(1), images, matrix.mT.expand(len(images), -1, -1))
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
         """(clients, points) places in the order of each epoch; None: as they are stored."""
@@ -204,11 +208,12 @@ class GramMatrices:
         self._kept: OrderedDict[int, tuple[Points, Tensor]] = OrderedDict()
 
     def of(self, points: Points, images: Tensor) -> Tensor:
-        """(n, n); images are (n, inputs), the client's own."""
+        """(n, n); the first n images are the client's own."""
         if id(points) in self._kept:
             self._kept.move_to_end(id(points))
             return self._kept[id(points)][1]
-        gram = torch.mm(images, images.t()).add_(1.0)
+        own = images[: len(points)]
+        gram = torch.mm(own, own.t()).add_(1.0)
         self._kept[id(points)] = points, gram
         self.numbers += gram.numel()
         while self.numbers > self.most:
@@ -218,10 +223,8 @@ class GramMatrices:
 
     def stacked(self, clients: list[Points], images: Tensor) -> Tensor:
         """(clients, n, n) for images (clients, n, inputs); 0 behind a client's last point."""
-        grams = [
-            self.of(points, own[: len(points)]) for points, own in zip(clients, images, strict=True)
-        ]
-        if all(gram.shape == grams[0].shape for gram in grams):
+        grams = [self.of(points, own) for points, own in zip(clients, images, strict=True)]
+        if min(len(points) for points in clients) == images.shape[1]:
             return torch.stack(grams)
         found = images.new_zeros((*images.shape[:2], images.shape[1]))
         for gram, place in zip(grams, found, strict=True):
