@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedsteer import Round, make_rule
+from fedsteer.steering.memory import RowStore
 
 
 def test_a_huge_update_that_is_no_longer_trusted_leaves_no_trace() -> None:
@@ -42,3 +43,28 @@ def test_the_sum_does_not_drift_when_updates_become_wider(library: str) -> None:
     own = state.memory.own  # type: ignore[attr-defined]
     stored = np.asarray(own.store.rows, np.float64).sum(axis=0)
     np.testing.assert_allclose(np.asarray(own.base), stored, atol=1e-9)
+
+
+@pytest.mark.parametrize("slots", [[4, 1], [1, 2, 3], [3, 1, 2], [1, 2, 0]], ids=str)
+@pytest.mark.parametrize("later", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_rows_are_copied_in_the_type_of_the_first_update(
+    library: str, later: str, slots: list[int]
+) -> None:
+    def array(values: Any, dtype: str) -> Any:
+        values = np.array(values, dtype)
+        return torch.from_numpy(values) if library == "torch" else values
+
+    draw = np.random.default_rng(3)
+    values = draw.standard_normal((len(slots), 9)).astype("float16")
+    updates = array(values, later)
+    store = RowStore()
+    store.write(np.array([0]), array(np.ones((1, 9)), "float32"), expected=5)
+    store.write(np.array(slots), updates, expected=5)
+    store.write(np.array([], np.int64), updates[:0], expected=5)
+    updates[:] = 0  # a copy, no view
+    expected = np.zeros((5, 9))
+    expected[0] = 1
+    expected[slots] = values
+    assert "float32" in str(store.rows.dtype)
+    np.testing.assert_array_equal(np.asarray(store.rows), expected)

@@ -73,8 +73,8 @@ class ClusterMemory(Component):
         if self.rows is None:
             self.rows = kernels.allocate((len(self.mass), updates.shape[1]), updates)
         means = kernels.combine(mixing, updates)
-        in_order = list(zip(touched.tolist(), range(len(touched)), strict=True))
-        kernels.write_rows(self.rows, means, in_order)
+        for cluster, mean in zip(touched.tolist(), means, strict=True):
+            self.rows[cluster] = mean
         self.gram[:, touched] = result.products @ mixing.T
         self.gram[touched] = self.gram[:, touched].T
         fresh = mixing[:, active.fresh]

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.memory import RowStore
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,15 @@ costs O(m d) instead of O(N d).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import OUTWEIGHS, Table
-
-if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
 
 
 @dataclass
@@ -44,8 +42,8 @@ class RowStore(Component):
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
         """rows[slots] = updates."""
         self.reserve(slots, updates, expected)
-        in_order = list(zip(slots.tolist(), range(len(slots)), strict=True))
-        kernels_for(updates).write_rows(self.rows, updates, in_order)
+        for slot, update in zip(slots.tolist(), updates, strict=True):
+            self.rows[slot] = update
 
 
 @dataclass

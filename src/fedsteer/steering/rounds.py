@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, Pass, Sweep
 from fedsteer.steering.population import PopulationEstimate
-
-if TYPE_CHECKING:
-    from fedsteer.steering.kernels.protocol import Kernels
 
 LARGEST_COUNT = 1e15
 """Points or steps of a client: sums of such numbers are exact, and no product overflows."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,11 +25,8 @@ from fedsteer.rules.fedsteer.ridge import generalised_inverse
 from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, kernels_for
-
-if TYPE_CHECKING:
-    from fedsteer.steering.kernels.protocol import Kernels
-    from fedsteer.steering.rounds import Active
+from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
+from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.
@@ -202,19 +198,21 @@ class Columns(Component):
         if self.stretch is not None:
             self._store_rounded(changed, updates, gram, kernels)
         else:
-            kernels.write_rows(self.rows, updates, list(changed.items()))
+            for column, position in changed.items():
+                self.rows[column] = updates[position]
             self._set_gram(gram)
 
     def _store_rounded(
         self, changed: Mapping[int, int], updates: Array, gram: Floats, kernels: Kernels
     ) -> None:
         """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
+        assert self.rows is not None and self.stretch is not None
         columns, positions = np.array([*changed]), np.array([*changed.values()])
         lengths = np.sqrt(gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
         unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
-        kernels.write_rows(self.rows, unit, list(zip(changed, range(len(changed)), strict=True)))
-        assert self.rows is not None and self.stretch is not None
+        for column, row in zip(changed, unit, strict=True):
+            self.rows[column] = row
         self.stretch[columns] = lengths
         rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
         gram = gram.copy()

@@ -2,7 +2,7 @@
 
 Everything else in fedsteer has size k, m or N and is plain NumPy float64. A rule asks
 `kernels_for(updates)` and never learns which library it got; torch is imported only when a torch
-tensor comes in. Both modules provide the functions of `protocol.Kernels` and are tested against
+tensor comes in. Both modules provide the functions of `Kernels` and are tested against
 each other.
 `fused` is the pass of torch on a GPU on which Triton works.
 """
@@ -13,15 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.kernels.vectors import Vectors
-
-if TYPE_CHECKING:
-    from fedsteer.steering.kernels.protocol import Kernels
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -57,6 +54,51 @@ class Pass:
     squared_norms: Floats  # (m,) of the updates
     gram: Floats  # (c, c) of the updates whose numbers are in `gram_of`
     delta_squared_norm: float
+
+
+class Kernels(Protocol):
+    """The operations of size d that the module of a library has to offer."""
+
+    def one_pass(self, sweep: Sweep) -> Pass:
+        """All results in one sweep over blocks that stay in cache. Writes to none of its arrays."""
+
+    def add_rows(
+        self, target: Array, weights: Floats, rows_of: Array, rows: Integers | None = None
+    ) -> None:
+        """target += weights @ rows_of[rows], in place, for a (d,) float64 target."""
+
+    def combine(self, matrix: Floats, updates: Array) -> Array:
+        """matrix @ updates: (r, m) times (m, d), in float32, or float64 for float64 updates."""
+
+    def products(self, left: Array, right: Array) -> Floats:
+        """left @ right.T, accumulated in float64."""
+
+    def sketch(self, updates: Array, width: int, seed: int) -> Floats:
+        """(m, width) sketches whose inner products estimate those of the updates."""
+
+    def allocate(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
+        """Zeros in the library, on the device and, by default, of the dtype of `like`."""
+
+    def largest(self, updates: Array, position: int) -> float:
+        """The largest absolute value in one of the updates."""
+
+    def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
+        """A NumPy copy and the dtype's name; bfloat16 travels as its uint16 bits."""
+
+    def from_host(self, array: NDArray[Any], dtype: str, like: Array | None) -> Array:
+        """The inverse of `to_host`, on the device of `like`."""
+
+    def clone(self, array: Array) -> Array:
+        """An independent copy."""
+
+    def check(self, updates: Array) -> str | None:
+        """Why these updates cannot be used (not floating point, ...), or None."""
+
+    def stack(self, updates: Any) -> Array:
+        """A sequence of (d,) arrays as one (m, d) matrix, or `Vectors` if they are long."""
+
+    def dtype_name(self, array: Array) -> str:
+        """float16, bfloat16, float32 or float64."""
 
 
 def library_of(array: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Array, Floats, Integers, Pairs, Pass, Sweep
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, Sweep
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -73,11 +73,6 @@ def one_pass(sweep: Sweep) -> Pass:
         gram=gram,
         delta_squared_norm=delta_squared_norm,
     )
-
-
-def write_rows(target: Array, updates: Array, pairs: Pairs) -> None:
-    for row, position in pairs:
-        target[row] = updates[position]
 
 
 def add_rows(

@@ -28,8 +28,8 @@ FUSED = "fedsteer.steering.kernels.fused"
 
 Rows: TypeAlias = Tensor | Vectors
 
-# What NumPy's kernels do with indices and operators alone, tensors can do too.
-largest, write_rows = in_numpy.largest, in_numpy.write_rows
+# Indices and operators alone: tensors can do that too.
+largest = in_numpy.largest
 
 
 def _blocks(array: Rows, widened: int = 0) -> Iterator[slice]:

@@ -10,16 +10,13 @@ such; sums are float32.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-if TYPE_CHECKING:
-    from fedsteer.training.layers.convolution import Window
+from fedsteer.training.layers.convolution import Window
 
 ACTIVATIONS = {"": 0, "relu": 1, "tanh": 2}
 MANY_CHANNELS = 64

@@ -7,15 +7,12 @@ Importing this module needs Triton.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from fedsteer.training.layers.residual import Normal
+from fedsteer.training.layers.residual import Normal
 
 ROWS, TURNS = 32, 8  # pixels at a time, and how often a program of the elementwise kernels repeats
 
