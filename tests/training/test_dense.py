@@ -258,7 +258,7 @@ def test_a_single_step_needs_no_products() -> None:
 def test_many_clients_are_trained_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
     data, kind = training_data(SHAPE, SIZES["about equal"]), KINDS["plain"]
     whole = trained_by("batched", network(), data, kind)
-    monkeypatch.setattr("fedsteer.training.engines.dense.trainer.MOST_NUMBERS", 12_000)
+    monkeypatch.setattr("fedsteer.training.engines.dense.MOST_NUMBERS", 12_000)
     assert_same(trained_by("batched", network(), data, kind), whole, tolerance=1e-11)
 
 
