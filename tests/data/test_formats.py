@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsteer.data.files import File
-from fedsteer.data.formats import cifar_parts, emnist_selection, idx_parts
+from fedsteer.data.files import File, cifar_parts, emnist_selection, idx_parts
 from fedsteer.errors import DataError
 
 from .made_files import idx_bytes, images_and_labels, packed

@@ -5,7 +5,7 @@
     fetching             `fetch`: download it
     embedded             `digits`, `made`: data sets without files
     dataset              `Dataset`: images and labels, scaled to [0, 1] on request
-    files, formats       unpacking and verifying files; IDX, CIFAR binary, index lists
+    files                unpacking and verifying files; IDX, CIFAR binary, index lists
     partition            `Partition`, `PartitionOptions`, `who_holds_what`
     partition_*          `LabelGroups` (the paper's), `Dirichlet`, `Shards`, `Iid`
 

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.data.dataset import Dataset
-from fedsteer.data.embedded import MadeOptions, digits, made
-from fedsteer.data.files import File
-from fedsteer.data.formats import Parts, cifar_parts, emnist_selection, idx_parts
+from fedsteer.data.embedded import digits, made
+from fedsteer.data.files import File, Parts, cifar_parts, emnist_selection, idx_parts
 from fedsteer.errors import check_name
 
 READERS = {"idx": idx_parts, "cifar": cifar_parts, "emnist-selection": emnist_selection}
 MAKERS: dict[str, Callable[..., Dataset]] = {"digits": digits, "made": made}
-OPTIONS = {"made": MadeOptions}
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class Source:
     description: str
     classes: int
     make: Callable[..., Dataset] | None = None
-    options: type[Any] | None = None  # of `make`: a dataclass
     files: tuple[File, ...] = ()
     reader: Callable[[Sequence[bytes]], Parts] | None = None  # of their contents
     subfolders: Sequence[str] = ()  # where else under a data folder the files may be
@@ -51,7 +48,6 @@ def _read_source(name: str, table: dict[str, Any]) -> Source:
     return Source(
         name=name,
         make=MAKERS.get(name),
-        options=OPTIONS.get(name),
         files=tuple(File(file, digest, **packing) for file, digest in published.items()),
         reader=READERS.get(table.pop("reader", "")),
         downloads=tuple(Download(**entry) for entry in table.pop("downloads", [])),

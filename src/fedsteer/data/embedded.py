@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsteer import draws
 from fedsteer.data.dataset import Dataset, Images, Labels
-from fedsteer.errors import ConfigurationError, extra
+from fedsteer.errors import ConfigurationError, check_name, extra
 from fedsteer.options import check_options, option
 
 
@@ -70,6 +70,8 @@ class MadeOptions:
 
 def made(**settings: Any) -> Dataset:
     """The data set that `MadeOptions(**settings)` describe."""
+    for name in settings:
+        check_name("option of the made-up data", name, MadeOptions.__dataclass_fields__)
     options = MadeOptions(**settings)
     shape = options.channels, options.side, options.side
     prototypes = draws.generator(options.seed, "made prototypes").random((options.classes, *shape))

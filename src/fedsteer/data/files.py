@@ -1,4 +1,8 @@
-"""The files of a data set: find them, unpack them, make sure they are the right ones."""
+"""The files of a data set: find them, unpack them, make sure they are the right ones, read them.
+
+There are readers of IDX arrays, CIFAR records and lists of indices. What they are given has the
+published checksums, so they trust it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsteer.data.dataset import Images, Labels
 from fedsteer.errors import DataError
 
 # No file of the catalogue unpacks to more than 184 MB. A file beyond this limit is not one of them
@@ -18,6 +26,11 @@ from fedsteer.errors import DataError
 LARGEST_CONTENT = 1 << 30
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+# Training images and labels, test images and labels.
+Parts = tuple[Images, Labels, Images, Labels]
+
+CIFAR_RECORD = np.dtype([("label", np.uint8), ("image", np.uint8, (3, 32, 32))])
 
 
 @dataclass(frozen=True)
@@ -63,3 +76,44 @@ class File:
         algorithm, _, published = self.checksum.partition(":")
         known = algorithm == "sha256" and not self.of_packed
         return published if known else hashlib.sha256(content).hexdigest()
+
+
+def idx_parts(contents: Sequence[bytes]) -> Parts:
+    """Four IDX files: training images and labels, test images and labels."""
+    train_images, train_labels, test_images, test_labels = contents
+    return *_idx_pair(train_images, train_labels), *_idx_pair(test_images, test_labels)
+
+
+def cifar_parts(contents: Sequence[bytes]) -> Parts:
+    """Files of CIFAR-10's binary version, the last one for testing."""
+    *train, test = (np.frombuffer(content, CIFAR_RECORD) for content in contents)
+    return *_cifar_pair(np.concatenate(train)), *_cifar_pair(test)
+
+
+def emnist_selection(contents: Sequence[bytes]) -> Parts:
+    """Index lists into ByMerge's test split, followed by a supplement for its rare classes.
+
+    The images stay transposed, as in every official EMNIST file.
+    """
+    split_images, split_labels, more_images, more_labels, *lists = contents
+    split, more = _idx_pair(split_images, split_labels), _idx_pair(more_images, more_labels)
+    images = np.concatenate([split[0], more[0]])
+    labels = np.concatenate([split[1], more[1]])
+    train, test = (np.array(numbers.split(), dtype=np.int64) for numbers in lists)
+    return images[train], labels[train], images[test], labels[test]
+
+
+def _idx_pair(images: bytes, labels: bytes) -> tuple[Images, Labels]:
+    """Gray images, as (n, 1, height, width), and their labels."""
+    return _idx_array(images)[:, np.newaxis], _idx_array(labels).astype(np.int64)
+
+
+def _idx_array(content: bytes) -> NDArray[np.uint8]:
+    """An IDX file: two zeros, element type, number of dimensions, big-endian sizes, elements."""
+    dimensions = content[3]
+    shape = np.frombuffer(content, ">u4", count=dimensions, offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+
+
+def _cifar_pair(records: NDArray[np.void]) -> tuple[Images, Labels]:
+    return np.ascontiguousarray(records["image"]), records["label"].astype(np.int64)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
+from fedsteer.data.embedded import made
 from fedsteer.data.files import File
-from fedsteer.errors import ConfigurationError, DataError, check_name
+from fedsteer.errors import ConfigurationError, DataError
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,8 @@ def _load(
     source: Source, folder: str | os.PathLike[str] | None, options: Mapping[str, Any]
 ) -> tuple[Dataset, Path | None]:
     """The data set, and the folder of its files."""
-    if options and source.options is None:
+    if options and source.make is not made:
         raise ConfigurationError("data.options are for the made-up data set only")
-    if source.options is not None:
-        known = [entry.name for entry in fields(source.options)]
-        for name in options:
-            check_name("option of the made-up data", name, known)
     if source.make is not None:
         return source.make(**options), None
     refused: DataError | None = None
