@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from math import inf
 from pathlib import Path
 from queue import Empty
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from fedsteer.simulate.cells import Cell
@@ -32,9 +32,6 @@ BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 WITH_MASKS = hasattr(signal, "pthread_sigmask")  # Windows has none
-
-FOLLOW_EVERY = 0.5
-"""Seconds between two checks of a worker that its parent is alive."""
 
 _messages: Any = None  # the queue of this worker process
 _halt: Any = None  # a byte that all share; if not 0, stop after this round
@@ -54,7 +51,7 @@ def run_in_processes(
     cells = {cell.folder: cell for part in parts for cell in part}
     with one_thread_each(parts[0][0].experiment.run.device), polite() as stopping:
         messages, halt = context.Queue(), context.RawValue("b", 0)
-        pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages, halt, os.getpid()))
+        pool = ProcessPoolExecutor(jobs, context, _start_worker, (messages, halt))
         try:
             while left or running:
                 if stopping():
@@ -117,7 +114,7 @@ def one_thread_each(device: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _start_worker(messages: Any, halt: Any, parent: int) -> None:
+def _start_worker(messages: Any, halt: Any) -> None:
     global _messages, _halt
     _messages, _halt = messages, halt
     messages.cancel_join_thread()  # a worker ends even if its progress is not read
@@ -126,17 +123,17 @@ def _start_worker(messages: Any, halt: Any, parent: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     if WITH_MASKS:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+    threading.Thread(target=_follow, daemon=True).start()
 
 
-def _follow(parent: int) -> None:
+def _follow() -> None:
     """When the parent has died, stop the current run as it would have, and exit."""
-    while os.getppid() == parent:
-        sleep(FOLLOW_EVERY)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     _halt.value = True
-    while _busy.locked():
-        sleep(FOLLOW_EVERY)
-    os._exit(1)
+    with _busy:
+        os._exit(1)
 
 
 def _work(cells: Sequence[Cell], resume: bool, jobs: int) -> None:
