@@ -2,7 +2,7 @@
 
     catalogue            `CATALOGUE`: every data set, its files, checksums and origin
     loading              `load`: from a name to a data set; `check`: is it here and intact?
-    fetching             `fetch`: download it
+                         `fetch`: download it
     embedded             `digits`, `made`: data sets without files
     dataset              `Dataset`: images and labels, scaled to [0, 1] on request
     files                unpacking and verifying files; IDX, CIFAR binary, index lists
@@ -15,8 +15,7 @@ Everything is NumPy; scikit-learn and pooch are imported by the functions that n
 from fedsteer.data.catalogue import CATALOGUE
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import digits, made
-from fedsteer.data.fetching import fetch
-from fedsteer.data.loading import CheckReport, check, load
+from fedsteer.data.loading import CheckReport, check, fetch, load
 from fedsteer.data.partition import Partition, PartitionOptions, who_holds_what
 from fedsteer.data.partition_dirichlet import Dirichlet
 from fedsteer.data.partition_groups import LabelGroups
