@@ -171,7 +171,9 @@ class Clients(Component):
             self.rounds += 1
             self.source.observe(active.slots[active.fresh], active.round.number)
         self.number = active.round.number
-        return self.last_seen.exchange(active.slots, self.number)
+        seen_before = self.last_seen[active.slots]
+        self.last_seen[active.slots] = self.number
+        return seen_before
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""

@@ -41,12 +41,6 @@ class Table(Component):
         rows[inside] = self.values[slots[inside]]
         return rows
 
-    def exchange(self, slots: Integers, rows: Any) -> NDArray[Any]:
-        """Write rows, and return what was there."""
-        before = self[slots]
-        self[slots] = rows
-        return before
-
     def add(self, slots: Integers, amount: float) -> None:
         """Add to rows; each slot is named once."""
         self[slots] = self[slots] + amount

@@ -16,8 +16,8 @@ AFTER_VISITS = ("intervals", "shrunk")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreSetOptions(WarmUpOptions):
-    """Options that say who forms the core set."""
+class FedSteerOptions(WarmUpOptions):
+    """Options of FedSteer; the first ones say who forms the core set."""
 
     core_set: tuple[ClientId, ...] | None = option(None, "X: these clients, in column order")
     core_size: int = option(10, "k: columns of the basis, if core_set is not given", low=1)
@@ -51,53 +51,6 @@ class CoreSetOptions(WarmUpOptions):
     sketch_width: int | None = option(
         None, "numbers kept per client for reselect_every; default 10 k", low=1
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.search_columns is not None:
-            columns = listed("search_columns", self.search_columns, "two whole numbers: first, end")
-            whole = [isinstance(column, Integral) for column in columns]
-            if whole != [True, True]:
-                raise ConfigurationError(
-                    f"search_columns must be a pair: first, end; not {self.search_columns!r}"
-                )
-            object.__setattr__(self, "search_columns", tuple(map(int, columns)))
-        if self.core_set is not None:
-            try:
-                owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
-            except RoundRefused as refused:
-                raise ConfigurationError(f"core_set: {refused}") from None
-            if not owners or len(set(owners)) < len(owners):
-                raise ConfigurationError("core_set must name at least one client, each once")
-            object.__setattr__(self, "core_set", owners)
-        if self.warms_up and self.objective != "size" and self.probabilities in AFTER_VISITS:
-            raise ConfigurationError(
-                f"objective={self.objective!r} needs p_i in the warm-up, of which "
-                f"probabilities={self.probabilities!r} knows nothing by then; 'visits' does"
-            )
-        if self.frequencies is not None:
-            numbers_by_client("frequencies", self.frequencies, low=0.0)
-        if self.core_set is None and self.select == "frequent" and not self.frequencies:
-            raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
-
-    @property
-    def warms_up(self) -> bool:
-        return self.core_set is None and self.select == "search"
-
-    @property
-    def stores_snapshot(self) -> bool:
-        return self.warm_start == "updates"
-
-    @property
-    def width(self) -> int:
-        """Numbers per sketch."""
-        return self.sketch_width or 10 * len(self.core_set or range(self.core_size))
-
-
-@dataclass(frozen=True, kw_only=True)
-class FedSteerOptions(CoreSetOptions):
-    """Options of FedSteer."""
-
     ridge: float = option(0.5, "lambda: keeps coordinates small and the system solvable", low=0.0)
     refresh: str = option(
         "after",
@@ -131,6 +84,31 @@ class FedSteerOptions(CoreSetOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.search_columns is not None:
+            columns = listed("search_columns", self.search_columns, "two whole numbers: first, end")
+            whole = [isinstance(column, Integral) for column in columns]
+            if whole != [True, True]:
+                raise ConfigurationError(
+                    f"search_columns must be a pair: first, end; not {self.search_columns!r}"
+                )
+            object.__setattr__(self, "search_columns", tuple(map(int, columns)))
+        if self.core_set is not None:
+            try:
+                owners = tuple(map(plain_id, listed("core_set", self.core_set, "clients")))
+            except RoundRefused as refused:
+                raise ConfigurationError(f"core_set: {refused}") from None
+            if not owners or len(set(owners)) < len(owners):
+                raise ConfigurationError("core_set must name at least one client, each once")
+            object.__setattr__(self, "core_set", owners)
+        if self.warms_up and self.objective != "size" and self.probabilities in AFTER_VISITS:
+            raise ConfigurationError(
+                f"objective={self.objective!r} needs p_i in the warm-up, of which "
+                f"probabilities={self.probabilities!r} knows nothing by then; 'visits' does"
+            )
+        if self.frequencies is not None:
+            numbers_by_client("frequencies", self.frequencies, low=0.0)
+        if self.core_set is None and self.select == "frequent" and not self.frequencies:
+            raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
         if self.basis == "mean" and self.magnitude == "follow":
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
         if self.coordinates == "own" and (self.core_set is None or self.reselect_every):
@@ -138,3 +116,16 @@ class FedSteerOptions(CoreSetOptions):
                 "coordinates='own' needs core_set, and no reselect_every: a client that takes "
                 "over a column has no coordinate on it until its next visit"
             )
+
+    @property
+    def warms_up(self) -> bool:
+        return self.core_set is None and self.select == "search"
+
+    @property
+    def stores_snapshot(self) -> bool:
+        return self.warm_start == "updates"
+
+    @property
+    def width(self) -> int:
+        """Numbers per sketch."""
+        return self.sketch_width or 10 * len(self.core_set or range(self.core_size))
