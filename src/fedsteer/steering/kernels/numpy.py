@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, Sweep
-from fedsteer.steering.kernels.vectors import LARGE, Vectors
+from fedsteer.steering.kernels import LARGE, Array, Floats, Integers, Pass, Sweep, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
 # uses if rows x columns x depth <= 10^6. Blocks are cut to stay below that, and in cache.
