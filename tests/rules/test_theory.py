@@ -112,6 +112,22 @@ def test_proposition_1_the_aggregate_is_unbiased(label: str, seed: int) -> None:
     )
 
 
+@pytest.mark.parametrize("label", UNBIASED)
+def test_an_aligned_step_keeps_the_direction_unbiased(label: str) -> None:
+    """Its factor is the same whoever takes part, so the expectation is scaled and nothing else."""
+    name, options = UNBIASED[label]
+    rule = make_rule(name, step="aligned", **options)
+    state = with_history(rule)
+    updates = fresh_updates()
+    factors = {step.diagnostics.step_factor for _, step in all_outcomes(rule, state, updates)}
+    assert len(factors) == 1
+    factor = factors.pop()
+    assert 0.02 <= factor < 1 and factor != 0.1
+    np.testing.assert_allclose(
+        expected_delta(rule, state, updates), factor * SHARES @ updates, rtol=0, atol=1e-12
+    )
+
+
 def test_refresh_before_has_the_bias_that_is_stated() -> None:
     """E[Delta] - sum d_i g_i = -sum_i d_i (1 - p_i) Q (s_i* - s_i)."""
     rule = make_rule("fedsteer", core_set=CORE, refresh="before", ridge=0.5)

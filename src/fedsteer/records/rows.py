@@ -57,6 +57,8 @@ def round_row(number: int, diagnostics: Any, **more: Any) -> dict[str, Any]:
         "dropped": len(diagnostics.dropped),
         "delta_norm": diagnostics.delta_norm,
         "bound_factor": diagnostics.bound_factor,
+        "step_factor": diagnostics.step_factor,
+        "alignment": diagnostics.alignment,
         "variance": diagnostics.variance,
         "condition": diagnostics.condition,
         "columns": diagnostics.columns,
@@ -81,6 +83,8 @@ def client_rows(
         "cosine": diagnostics.cosines,
         "staleness": diagnostics.staleness,
     }
+    if diagnostics.update_factors is not None:  # in this round some updates were too long
+        columns["update_factor"] = diagnostics.update_factors
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows: list[dict[str, Any]] = []
     for client, fresh, row in zip(diagnostics.clients, diagnostics.fresh, values, strict=True):

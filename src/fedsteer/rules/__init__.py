@@ -16,7 +16,7 @@ from fedsteer.rules.fedsteer.rule import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
 from fedsteer.rules.options import build_options
-from fedsteer.rules.rule import Rule, Step
+from fedsteer.rules.rule import LENGTH_OPTIONS, Rule, Step
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
 
@@ -37,7 +37,14 @@ RULES: dict[str, type[Algorithm]] = {
     )
 }
 
-PRACTICAL = {"probabilities": "shrunk", "norm_bound": 0.5, "bad_clients": "drop"}
+PRACTICAL = {
+    "probabilities": "shrunk",
+    "norm_bound": 1.0,
+    "update_bound": 4.0,
+    "step": "aligned",
+    "nobody_fresh": "hold",
+    "bad_clients": "drop",
+}
 """The preset "practical" of every rule; a rule's own `presets` are added."""
 
 PRESETS = ("paper", "practical")
@@ -46,8 +53,10 @@ PRESETS = ("paper", "practical")
 def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     """A rule by name.
 
-    preset    "paper": as published; "practical": probabilities are estimated, the aggregate is
-              bounded, bad clients are dropped, and FedSteer selects its core set online
+    preset    "paper": as published; "practical": probabilities are estimated, steps follow the
+              agreement of rounds, long updates and aggregates are shortened, a round without a
+              fresh update holds the model, bad clients are dropped, and FedSteer selects its core
+              set online
     options   override the preset; `fedsteer rules NAME` lists them
 
     >>> make_rule("fedsteer", core_set=[3, 17, 42], ridge=0.5).name
@@ -66,5 +75,5 @@ def preset_options(kind: type[Algorithm], preset: str) -> dict[str, Any]:
         return {}
     chosen = PRACTICAL | dict(kind.presets.get(preset, {}))
     if kind.own_rate:
-        del chosen["norm_bound"]
+        chosen = {name: value for name, value in chosen.items() if name not in LENGTH_OPTIONS}
     return chosen

@@ -11,6 +11,7 @@ when it is first read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,6 +38,9 @@ class Diagnostics:
     weights: Floats = field(default_factory=_empty)  # the factor of g_i in the aggregate
     delta_norm: float = 0.0  # 0 if the model stands still
     bound_factor: float = 1.0  # the norm bound scaled delta by this; 1: it did not act
+    step_factor: float = 1.0  # and the aligned step by this
+    alignment: float = math.nan  # cosine of delta and the mean of those before it
+    update_factors: Floats | None = None  # what shortened each update; None: all are whole
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
     core_set: tuple[ClientId, ...] = ()
     # Everything else follows from these. Nothing may be of size d, because diagnostics are kept.

@@ -29,6 +29,23 @@ class Options:
     norm_bound: float | None = option(
         None, "rho: the aggregate is at most rho times the mean norm of updates", above=0.0
     )
+    update_bound: float | None = option(
+        None,
+        "an update is at most so many times as long as the median of the latest 100; a longer one "
+        "is shortened",
+        above=0.0,
+    )
+    step: str = option(
+        "fixed",
+        "aligned: the aggregate is scaled by a factor that rises while aggregates agree with those "
+        "before them and falls when they do not",
+        choices=("fixed", "aligned"),
+    )
+    nobody_fresh: str = option(
+        "move",
+        "in a round without a fresh update, move the model by what is remembered, or hold it",
+        choices=("move", "hold"),
+    )
     bad_clients: str = option(
         "refuse",
         "if a client's input is unusable (NaN, wrong shape, duplicate, ...): refuse the round, or "

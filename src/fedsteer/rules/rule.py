@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, final
 
 import numpy as np
@@ -18,6 +18,7 @@ from fedsteer.options import default_of, single
 from fedsteer.rules.algorithm import LARGEST, Action, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
+from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.checks import (
     Faults,
     Incoming,
@@ -33,9 +34,13 @@ from fedsteer.steering.norm_bound import NormBound, NormSums
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
+from fedsteer.steering.update_bound import UpdateBound
 
-STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound")
+STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound", "update_bound", "step")
 """Options of every rule that its state depends on: a rule with others cannot use that state."""
+
+LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
+"""Options about the length of a step, which a rule that moves the model itself cannot have."""
 
 FITS_ANY = min(LARGEST.values())
 """An update of this length has no larger number."""
@@ -67,10 +72,12 @@ class Rule:
 
     def __init__(self, algorithm: Algorithm) -> None:
         options = algorithm.options
-        if algorithm.own_rate and options.norm_bound is not None:
-            raise ConfigurationError(
-                f"{algorithm.name} moves the model itself: norm_bound cannot apply"
-            )
+        if algorithm.own_rate:
+            for name in LENGTH_OPTIONS:
+                if getattr(options, name) not in (None, "fixed"):
+                    raise ConfigurationError(
+                        f"{algorithm.name} moves the model itself: {name} cannot apply"
+                    )
         self.algorithm = algorithm
         self.warm_up = WarmUp(algorithm)
         self.name, self.options = algorithm.name, options
@@ -97,7 +104,14 @@ class Rule:
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)
         first = self.warm_up if self.options.warms_up else self.algorithm
-        memory = Memory(clients=clients, own=first.begin(clients), made_with=self._made_with)
+        times = self.options.update_bound
+        memory = Memory(
+            clients=clients,
+            own=first.begin(clients),
+            made_with=self._made_with,
+            update_bound=None if times is None else UpdateBound(times),
+            aligned=AlignedStep() if self.options.step == "aligned" else None,
+        )
         if like is not None:
             if problem := kernels_for(like).check(like):
                 raise ConfigurationError(f"like cannot be used: {problem}")
@@ -203,15 +217,29 @@ class Rule:
                     outcome = self._acting(memory).compute(memory, active)
             except NotFinite as bad:
                 incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
-            else:
-                faults = self._too_long_to_keep(memory, active, outcome)
-                if not faults:
-                    break
-                incoming.drop(faults)
+                active = self._check(memory, incoming)
+                continue
+            shortened = self._shortened(memory, active, outcome)
+            if shortened is not None:
+                active = shortened
+                continue
+            faults = self._too_long_to_keep(memory, active, outcome)
+            if not faults:
+                break
+            incoming.drop(faults)
             active = self._check(memory, incoming)
         if not math.isfinite(outcome.result.delta_squared_norm):
             raise Diverged(f"the aggregate of round {active.round.number} is not finite")
+        if self.options.nobody_fresh == "hold" and not active.fresh.any():
+            outcome = replace(outcome, action="hold")
         return active, outcome
+
+    def _shortened(self, memory: Memory, active: Active, outcome: Outcome) -> Active | None:
+        """The same clients with their longest updates shortened; None if none is too long."""
+        if memory.update_bound is None or active.update_factors is not None:
+            return None
+        factors = memory.update_bound.factors(np.sqrt(outcome.result.squared_norms))
+        return None if factors is None else active.shortened(factors)
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
         """Updates that overflow the dtype in which they would be stored."""
@@ -251,6 +279,13 @@ class Rule:
         if bounded.factor != 1.0:
             delta = bounded.factor * delta
         new_state = state.renew()
+        step_factor, alignment = 1.0, math.nan
+        if memory.aligned is not None and outcome.action == "move":
+            step_factor = memory.aligned.factor
+            alignment = memory.aligned.observe(delta, bounded.delta_norm)
+            delta = step_factor * delta
+        elif memory.aligned is not None and outcome.action == "restart":
+            memory.aligned = AlignedStep()
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
@@ -259,6 +294,9 @@ class Rule:
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
+        if memory.update_bound is not None:
+            whole = 1.0 if active.update_factors is None else active.update_factors
+            memory.update_bound.keep(bounded.norms / whole)
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
         weighted = self.uses_probabilities and outcome.phase == "train"
@@ -268,8 +306,11 @@ class Rule:
             clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
-            delta_norm=0.0 if outcome.action == "hold" else bounded.delta_norm,
+            delta_norm=0.0 if outcome.action == "hold" else step_factor * bounded.delta_norm,
             bound_factor=bounded.factor,
+            step_factor=step_factor,
+            alignment=alignment,
+            update_factors=active.update_factors,
             dropped=dropped,
             core_set=outcome.core_set,
             squared_norms=outcome.result.squared_norms,

@@ -85,7 +85,8 @@ class Simulation:
         self.initial = self.world.network.initial(self.world.seed).to(run.device)
         self.model: Tensor = self.initial
         self.state = self.rule.init(self.world.network.dim, self.world.sizes, like=self.model)
-        self.optimiser = ServerOptimiser() if self.rule.own_rate else server
+        own_rate = ServerOptimiser(average=server.average)
+        self.optimiser = own_rate if self.rule.own_rate else server
         self.moments = self.optimiser.init()
         self.watch = [client for client in run.watch if 0 <= client < self.world.partition.clients]
         for owner in getattr(self.rule.options, "core_set", None) or ():
@@ -239,15 +240,24 @@ class Simulation:
             server_bytes=self.state.nbytes,
         )
 
+    @property
+    def averaged(self) -> Tensor | None:
+        """The averaged model, if the experiment asks for one and the model has moved."""
+        return self.optimiser.averaged(self.moments)
+
     def _evaluation(self) -> dict[str, Any]:
         world = self.world
-        found = evaluate(
-            world.network, self.model, world.test_images, world.test_labels, world.dataset.classes
-        )
+        test = world.test_images, world.test_labels
+        found = evaluate(world.network, self.model, *test, world.dataset.classes)
         row: dict[str, Any] = {}
+        models = {"": self.model} | ({} if self.averaged is None else {"average_": self.averaged})
         if world.held_out is not None:
-            aside = evaluate(world.network, self.model, *world.held_out, world.dataset.classes)
-            row["held_out_accuracy"] = aside.accuracy
+            for prefix, model in models.items():
+                aside = evaluate(world.network, model, *world.held_out, world.dataset.classes)
+                row[f"{prefix}held_out_accuracy"] = aside.accuracy
+        if self.averaged is not None:
+            average = evaluate(world.network, self.averaged, *test, world.dataset.classes)
+            row |= {"average_accuracy": average.accuracy, "average_loss": average.loss}
         return row | {
             "accuracy": found.accuracy,
             "loss": found.loss,

@@ -87,7 +87,10 @@ class OpenRun:
         """All rounds are done."""
         simulation, folder = self.simulation, self.cell.folder
         # Only the model: the state of rules that keep an update of every client is large.
-        write_checkpoint(folder / MODEL, {"model": simulation.model.cpu().numpy()}, {})
+        models = {"model": simulation.model.cpu().numpy()}
+        if simulation.averaged is not None:
+            models["average"] = simulation.averaged.cpu().numpy()
+        write_checkpoint(folder / MODEL, models, {})
         if simulation.watched:
             arrays = {
                 "coordinates": np.stack(simulation.watched),

@@ -10,6 +10,12 @@ With Delta the aggregate (a pseudo-gradient: w_sent - w_returned) and eta_s the 
 
 As in Reddi et al. 2021: no bias correction, tau about 1e-3; v starts at 0. The operators are common
 to NumPy and torch, so the step runs on the model's device.
+
+With average = R, a mean of the model over about R moves is kept beside it:
+
+    a <- a + (w - a) / min(t, R)        after move t
+
+It is often better than the last model if steps are long and the clients of a round differ.
 """
 
 from __future__ import annotations
@@ -27,10 +33,12 @@ METHODS = ("sgd", "momentum", "adam", "yogi")
 
 @dataclass
 class Moments(Component):
-    """First and second moment; None before the first step."""
+    """First and second moment and the averaged model; None before the first step."""
 
     first: Array | None = None
     second: Array | None = None
+    average: Array | None = None
+    moves: int = 0  # in the average
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class ServerOptimiser:
         above=0,
         only_if={"method": METHODS[2:]},
     )
+    average: int = option(0, "rounds that an averaged model remembers; 0: there is none", low=0)
 
     def __post_init__(self) -> None:
         check_options(self, "server.")
@@ -64,13 +73,22 @@ class ServerOptimiser:
         moments = state.memory
         assert isinstance(moments, Moments)
         moved, after = self._moved(moments, model, delta)
+        if self.average:
+            after.moves = moments.moves + 1
+            before = moved if moments.average is None else moments.average
+            after.average = before + (moved - before) / min(after.moves, self.average)
         state.consume()  # only now: an error leaves the state as it was
         return moved, State(state.rule, after)
+
+    def averaged(self, state: State) -> Array | None:
+        """The averaged model; None without `average` and before the first step."""
+        average: Array | None = getattr(state.memory, "average", None)
+        return average
 
     def _moved(self, moments: Moments, model: Array, delta: Array) -> tuple[Array, Moments]:
         if self.method == "sgd":
             step = delta if self.rate == 1 else self.rate * delta
-            return model - step, moments
+            return model - step, Moments()
         first = delta * 0 if moments.first is None else moments.first
         if self.method == "momentum":
             first = self.beta1 * first + delta

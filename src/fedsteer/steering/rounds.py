@@ -119,9 +119,17 @@ class Active:
     inverse_probabilities: Floats  # 1 / p_i
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 if not fresh
     population: PopulationEstimate | None = None  # after this round, if the population is open
+    update_factors: Floats | None = None  # what shortened the updates; None: they are whole
 
     def __len__(self) -> int:
         return len(self.round.clients)
+
+    def shortened(self, factors: Floats) -> Active:
+        """The same clients with their updates times these factors."""
+        scaled = zip(self.round.updates, factors.tolist(), strict=True)
+        rows = [update if factor == 1.0 else factor * update for update, factor in scaled]
+        updates = self.kernels.stack(rows)
+        return replace(self, round=replace(self.round, updates=updates), update_factors=factors)
 
     def one_pass(
         self,
