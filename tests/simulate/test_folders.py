@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedsteer import rules
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import write_json
@@ -110,3 +111,16 @@ def test_damaged_rows_show_before_the_run_resumes(tmp_path: Path) -> None:
     path.write_text("\n".join(rows) + "\n")
     with pytest.raises(DataError, match="line 2: not a JSON row"):
         run_small(tmp_path / "run", "fedavg", resume=True)
+
+
+def test_a_resumed_run_keeps_what_its_preset_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = "fedsteer:practical"
+    whole = run_small(tmp_path / "whole", entry)
+    stopped(tmp_path / "run", entry)
+    monkeypatch.setitem(rules.PRACTICAL, "norm_bound", 0.01)
+    resumed = run_small(tmp_path / "run", entry, resume=True)
+    assert resumed.rows("rounds") == whole.rows("rounds")
+    other = run_small(tmp_path / "new", entry)
+    assert other.rows("rounds") != whole.rows("rounds")

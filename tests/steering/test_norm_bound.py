@@ -45,11 +45,11 @@ def test_a_bounded_rule_is_the_rule_scaled_by_the_reference(name: str, rho: floa
 
 
 def observe(bound: NormBound, slots: Any, norms: Any, old_sizes: Any, sizes: Any) -> None:
-    bound.keep(slots, norms, bound.judge(1.0, slots, norms, old_sizes, sizes)[1])
+    bound.keep(slots, norms, bound.judge(1.0, slots, norms, old_sizes, sizes)[1], norms)
 
 
 def test_by_hand() -> None:
-    bound = NormBound(0.5)
+    bound = NormBound(factor=0.5)
     slots, none = np.array([0, 1]), np.zeros(2)
     norms, sizes = np.array([2.0, 6.0]), np.array([1.0, 3.0])
     factor, sums = bound.judge(10.0, slots, norms, none, sizes)
@@ -57,7 +57,7 @@ def test_by_hand() -> None:
     assert bound.judge(1.0, slots, norms, none, sizes)[0] == 1.0
     assert bound.judge(0.0, slots, norms, none, sizes)[0] == 1.0
     assert bound.judge(10.0, slots[:0], none[:0], none[:0], none[:0])[0] == 1.0
-    bound.keep(slots, norms, sums)
+    bound.keep(slots, norms, sums, norms)
     bound.forget(np.array([1]), np.array([3.0]))
     assert (bound.weighted, bound.weight) == (2.0, 1.0)
     # Back with another size, while the other one changed its size without a word of its norm.
@@ -66,7 +66,7 @@ def test_by_hand() -> None:
 
 
 def test_a_client_never_heard_of_is_forgotten_without_a_trace() -> None:
-    bound = NormBound(0.5)
+    bound = NormBound(factor=0.5)
     bound.forget(np.array([9]), np.array([5.0]))
     assert (bound.weighted, bound.weight) == (0.0, 0.0)
 
@@ -86,7 +86,7 @@ def test_the_bound_ends_an_explosion() -> None:
 def test_one_huge_update_is_forgotten_with_the_next(length: float) -> None:
     """A single running sum would keep its rounding error, of either sign, for good."""
     draw = np.random.default_rng(4)
-    bound, sizes = NormBound(1.0), draw.uniform(1, 9, 6)
+    bound, sizes = NormBound(factor=1.0), draw.uniform(1, 9, 6)
     everybody, none = np.arange(6), np.zeros(6)
     observe(bound, everybody, draw.uniform(1, 2, 6), none, sizes)
     for _ in range(5):

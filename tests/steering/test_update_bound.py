@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.update_bound import LATEST, UpdateBound
+from fedsteer.steering.norm_bound import LATEST, NormBound
 from tests.reference.update_bound import NaiveUpdateBound
 from tests.rules.enrolled import DIM, SIZES, events
 
@@ -42,23 +42,28 @@ def test_a_bounded_rule_is_the_rule_with_shortened_updates(name: str, times: flo
     assert acted > 3
 
 
+def keep(bound: NormBound, norms: Any) -> None:
+    nothing, slots = np.zeros(len(norms)), np.arange(len(norms))
+    sums = bound.judge(1.0, slots, norms, nothing, nothing + 1)[1]
+    bound.keep(slots, norms, sums, norms)
+
+
 def test_the_median_is_of_earlier_rounds_and_of_the_latest_updates_only() -> None:
-    bound = UpdateBound(2.0)
-    assert bound.factors(np.array([1.0, 1.0, 10.0])).tolist() == [1.0, 1.0, 0.2]  # type: ignore[union-attr]
-    bound.keep(np.array([1.0, 1.0, 10.0]))
-    assert bound.factors(np.array([2.0])) is None
-    assert bound.factors(np.array([8.0, 4.0])).tolist() == [0.25, 0.5]  # type: ignore[union-attr]
-    bound.keep(np.full(LATEST, 10.0))
-    assert len(bound.norms) == LATEST
-    assert bound.factors(np.array([20.0])) is None
+    bound = NormBound(times=2.0)
+    assert bound.shortening(np.array([1.0, 1.0, 10.0])).tolist() == [1.0, 1.0, 0.2]
+    keep(bound, np.array([1.0, 1.0, 10.0]))
+    assert bound.shortening(np.array([2.0])).tolist() == [1.0]
+    assert bound.shortening(np.array([8.0, 4.0])).tolist() == [0.25, 0.5]
+    keep(bound, np.full(LATEST, 10.0))
+    assert len(bound.latest) == LATEST
+    assert bound.shortening(np.array([20.0, 40.0])).tolist() == [1.0, 0.5]
 
 
 def test_nothing_to_compare_with_shortens_nothing() -> None:
-    bound = UpdateBound(2.0)
-    assert bound.factors(np.zeros(0)) is None
-    assert bound.factors(np.zeros(3)) is None
-    bound.keep(np.zeros(3))
-    assert bound.factors(np.array([5.0])) is None
+    bound = NormBound(times=2.0)
+    assert bound.shortening(np.zeros(3)).tolist() == [1.0] * 3
+    keep(bound, np.zeros(3))
+    assert bound.shortening(np.array([5.0])).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])

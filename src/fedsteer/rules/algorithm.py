@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.rules.options import Options
-from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.update_bound import UpdateBound
 
 if TYPE_CHECKING:
+    from fedsteer.steering.aligned_step import AlignedStep
     from fedsteer.steering.clients import Clients
     from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
@@ -81,7 +80,6 @@ class Memory(Component):
     own: Any  # the Component that `Algorithm.begin` returned
     made_with: str  # the options this depends on, in words
     like: Array | None = None  # zero rows of the updates' library, type and device
-    update_bound: UpdateBound | None = None
     aligned: AlignedStep | None = None  # None: every step has its full length
 
 
@@ -96,7 +94,9 @@ class Algorithm(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    own_rate: ClassVar[bool] = False  # True: delta is the whole step; no rate, bound or factor applies
+    own_rate: ClassVar[bool] = (
+        False  # True: delta is the whole step; no rate, bound or factor applies
+    )
     needs: ClassVar[frozenset[str]] = frozenset()  # which of steps, starts and model it uses
     state_options: ClassVar[tuple[str, ...]] = ()  # options that determine its own memory
 

@@ -34,7 +34,6 @@ from fedsteer.steering.norm_bound import NormBound, NormSums
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
-from fedsteer.steering.update_bound import UpdateBound
 
 STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound", "update_bound", "step")
 """Options of every rule that its state depends on: a rule with others cannot use that state."""
@@ -100,16 +99,15 @@ class Rule:
                 the population is open and sizes come with the rounds (1 each if they do not)
         like    an array of the kind the updates will be; else the first round decides
         """
-        bound = NormBound(self.options.norm_bound) if self.options.norm_bound else None
+        factor, times = self.options.norm_bound, self.options.update_bound
+        bound = NormBound(factor=factor, times=times) if factor or times else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)
         first = self.warm_up if self.options.warms_up else self.algorithm
-        times = self.options.update_bound
         memory = Memory(
             clients=clients,
             own=first.begin(clients),
             made_with=self._made_with,
-            update_bound=None if times is None else UpdateBound(times),
             aligned=AlignedStep() if self.options.step == "aligned" else None,
         )
         if like is not None:
@@ -230,16 +228,21 @@ class Rule:
             active = self._check(memory, incoming)
         if not math.isfinite(outcome.result.delta_squared_norm):
             raise Diverged(f"the aggregate of round {active.round.number} is not finite")
-        if self.options.nobody_fresh == "hold" and not active.fresh.any():
+        holds = self.options.nobody_fresh == "hold" and outcome.phase == "train"
+        if holds and not active.fresh.any():
             outcome = replace(outcome, action="hold")
         return active, outcome
 
     def _shortened(self, memory: Memory, active: Active, outcome: Outcome) -> Active | None:
         """The same clients with their longest updates shortened; None if none is too long."""
-        if memory.update_bound is None or active.update_factors is not None:
+        bound = memory.clients.bound
+        if bound is None or bound.times is None or active.update_factors is not None:
             return None
-        factors = memory.update_bound.factors(np.sqrt(outcome.result.squared_norms))
-        return None if factors is None else active.shortened(factors)
+        norms = np.sqrt(outcome.result.squared_norms)
+        if norms.max(initial=0.0) <= bound.longest:
+            return None
+        factors = bound.shortening(norms)
+        return active.shortened(factors) if factors.min() < 1.0 else None
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
         """Updates that overflow the dtype in which they would be stored."""
@@ -290,13 +293,11 @@ class Rule:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
         if clients.bound is not None and bounded.sums is not None:
-            clients.bound.keep(active.slots, bounded.norms, bounded.sums)
+            factors = 1.0 if active.update_factors is None else active.update_factors
+            clients.bound.keep(active.slots, bounded.norms, bounded.sums, bounded.norms / factors)
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
-        if memory.update_bound is not None:
-            whole = 1.0 if active.update_factors is None else active.update_factors
-            memory.update_bound.keep(bounded.norms / whole)
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
         weighted = self.uses_probabilities and outcome.phase == "train"

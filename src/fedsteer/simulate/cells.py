@@ -11,7 +11,7 @@ from typing import Any
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records.names import FULL, MANIFEST, SEED, label_of
-from fedsteer.rules import PRESETS, RULES, Rule, make_rule
+from fedsteer.rules import PRESETS, RULES, Rule, make_rule, preset_options
 from fedsteer.simulate.experiment import Experiment
 
 MOST_WARM_UP = 1_000_000
@@ -27,10 +27,13 @@ class RuleSpec:
     preset: str
     options: dict[str, Any]
     everybody: bool = False  # full participation: FedAvg with all clients present
+    preset_options: dict[str, Any] | None = None  # what `preset` stands for; None: as today
 
     def record(self) -> dict[str, Any]:
         """For the manifest; `everybody` follows from the label."""
-        return {name: value for name, value in vars(self).items() if name != "everybody"}
+        meant = preset_options(RULES[self.name], self.preset)
+        record = {name: value for name, value in vars(self).items() if name != "everybody"}
+        return record | {"preset_options": meant}
 
     @property
     def slug(self) -> str:
@@ -48,12 +51,15 @@ class RuleSpec:
         if estimated and not self.everybody:
             options["probabilities"] = "shrunk"
         own = {name: _with_numbers(value) for name, value in self.options.items()}
+        meant = self.preset_options
+        if meant is None:
+            meant = preset_options(RULES[self.name], self.preset)
         if own.get("select") == "frequent" and odds is not None and not estimated:
             # Ties are broken at random: neighbours may have something in common.
             lots = generator(seed, "equally frequent clients").random(len(odds))
             often = {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
             own.setdefault("frequencies", often)
-        return make_rule(self.name, preset=self.preset, **(options | own))
+        return make_rule(self.name, **(meant | options | own))
 
 
 @dataclass(frozen=True)

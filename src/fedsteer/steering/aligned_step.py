@@ -1,4 +1,4 @@
-"""A step length that follows from the past: longer while aggregates agree, shorter when they do not.
+"""A step length decided by the past: longer while aggregates agree, shorter when they do not.
 
 With Delta_t the aggregate of round t, m_t a running mean of those before it and f_t the factor,
 

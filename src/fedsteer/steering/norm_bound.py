@@ -1,6 +1,12 @@
-"""The safeguard against collapse: no aggregate is longer than its parts allow.
+"""Bounds on the length of single updates and of the aggregate, from one memory of norms.
 
-    |sum_i d_i g_i| <= sum_i d_i |g_i| =: b,   so   Delta <- Delta min(1, rho b / |Delta|)
+    update_bound   g_i <- g_i min(1, c r / |g_i|),   r = median length of the latest 100 updates
+    norm_bound     Delta <- Delta min(1, rho b / |Delta|),   b = sum_i d_i |g_i| >= |sum_i d_i g_i|
+
+A client whose local training blew up, or who means harm, can send an update a hundred times as long
+as the others'. One of those in the first rounds can throw a network so far off that it never
+learns. r is known before the round (in the first one it is the round's own median), so it does not
+matter who else takes part: the aggregate stays unbiased for the shortened updates.
 
 b uses the last known norm of each client, this round's included; clients without one count with the
 mean of the others, weighted by size. This is a heuristic, because old norms age, and it is biased
@@ -22,6 +28,9 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.table import Table
 
+LATEST = 100
+"""Updates that the median is taken over."""
+
 
 class NormSums(NamedTuple):
     """Over clients with a known norm; see `NormBound`."""
@@ -33,33 +42,47 @@ class NormSums(NamedTuple):
 
 @dataclass
 class NormBound(Component):
-    """Known norms by slot and their running weighted sum; `factor` is rho."""
+    """Known norms by slot with their running weighted sum, and those of the latest updates."""
 
-    factor: float
+    factor: float | None = None  # rho; None: the aggregate has no bound
+    times: float | None = None  # c; None: single updates have none
     norms: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: never known
     weighted: float = 0.0  # sum of n_i |g_i| over clients with a known norm
     weight: float = 0.0  # sum of n_i over them
     rest: float = 0.0  # rounding error of `weighted`
+    latest: Floats = field(default_factory=lambda: np.zeros(0))
+    longest: float = 0.0  # c r; 0: not known yet
+
+    def shortening(self, norms: Floats) -> Floats:
+        """The factors that shorten updates of these norms; 1 for those that are short enough."""
+        longest = self.longest or self._longest_of(norms)
+        return longest / np.maximum(norms, longest) if longest else np.ones(len(norms))
 
     def judge(
         self, delta_norm: float, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
     ) -> tuple[float, NormSums]:
         """min(1, rho b / |Delta|), and the sums with these clients' norms and sizes, for `keep`."""
         sums = self._with(slots, norms, old_sizes, sizes)
-        if sums.weight <= 0.0 or delta_norm <= 0.0:
+        if self.factor is None or sums.weight <= 0.0 or delta_norm <= 0.0:
             return 1.0, sums
         return min(1.0, self.factor * sums.weighted / sums.weight / delta_norm), sums
 
-    def keep(self, slots: Integers, norms: Floats, sums: NormSums) -> None:
-        """Store what `judge` found."""
+    def keep(self, slots: Integers, norms: Floats, sums: NormSums, whole: Floats) -> None:
+        """Store what `judge` found, and the norms of the `whole` updates."""
         self.weighted, self.rest, self.weight = sums
         self.norms[slots] = norms
+        if self.times is not None:
+            self.latest = np.concatenate([self.latest, whole])[-LATEST:]
+            self.longest = self._longest_of(self.latest)
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
         """These clients left for good."""
         nothing = np.zeros(len(slots))
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
         self.norms[slots] = np.full(len(slots), -1.0)
+
+    def _longest_of(self, norms: Floats) -> float:
+        return (self.times or math.inf) * float(np.median(norms)) if len(norms) else 0.0
 
     def _with(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> NormSums:
         """The sums with the new norms and sizes of these clients."""

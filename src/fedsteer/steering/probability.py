@@ -197,7 +197,8 @@ class Shrunk(MemberSource):
         self.newcomers += len(slots) if number > 0 else 0
 
     def observe(self, slots: Integers, number: int) -> None:
-        counted = slots[self.since[slots] < number]
+        # Who joined in this round is not counted: that it came is why it is known.
+        counted = slots[self.since[slots] < number] if self.newcomers else slots
         self.visits.add(counted, 1.0)
         self.all_visits += len(counted)
         self.all_rounds += (self.members - self.newcomers) * (number - self.number)
