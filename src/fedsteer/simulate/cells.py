@@ -12,7 +12,7 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records.names import FULL, MANIFEST, SEED, label_of
 from fedsteer.rules import PRESETS, RULES, Rule, make_rule, preset_options
-from fedsteer.simulate.experiment import Experiment
+from fedsteer.simulate.experiment import Experiment, rule_option
 
 MOST_WARM_UP = 1_000_000
 """Rounds after which a warm-up gives up on a client that never takes part."""
@@ -50,7 +50,7 @@ class RuleSpec:
         estimated = experiment.participation.reported == "estimated"
         if estimated and not self.everybody:
             options["probabilities"] = "shrunk"
-        own = {name: _with_numbers(value) for name, value in self.options.items()}
+        own = {name: _with_numbers(rule_option(value)) for name, value in self.options.items()}
         meant = self.preset_options
         if meant is None:
             meant = preset_options(RULES[self.name], self.preset)

@@ -102,7 +102,7 @@ class Experiment:
             known = {entry.name: entry for entry in fields(RULES[rule].options_type)}
             for key, value in table.items():
                 check_name(f"option of {rule}", key, known)
-                check_value(known[key], single(value), f"options.{rule}.{key}")
+                check_value(known[key], rule_option(value), f"options.{rule}.{key}")
         absent = [client for client in self.run.watch if not 0 <= client < self.partition.clients]
         if absent and self.run.watch != RunPlan().watch:
             last = self.partition.clients - 1
@@ -155,6 +155,11 @@ class Experiment:
                         return f"{path} has no effect beside {name}.{other}"
                     return _only_for(path, f"{name}.{other}", wanted, found)
         return None
+
+
+def rule_option(value: Any) -> Any:
+    """The value of a rule's option as Python spells it: TOML has no None."""
+    return None if value == "none" else single(value)
 
 
 def kinds_that_know(kinds: Kinds, key: str) -> list[str]:
