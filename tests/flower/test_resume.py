@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord, RecordDict
 
-from fedsteer import RULES, ConfigurationError
+from fedsteer import RULES, ConfigurationError, rules
 from fedsteer.flower import FedSteer, make_strategy
 from fedsteer.records import Run
 from fedsteer.report import summarise, to_markdown, write_page
@@ -226,3 +226,32 @@ def test_runs_of_different_length_are_different_experiments(tmp_path: Path) -> N
         strategy.start(world(), arrays(**INITIAL), num_rounds=rounds, evaluate_fn=evaluate)
     rows = summarise([Run(tmp_path / "seed-0"), Run(tmp_path / "seed-1")]).rows
     assert sorted(row.experiment.partition("rounds=")[2] for row in rows) == ["2)", "4)"]
+
+
+def test_an_averaged_model_is_evaluated_and_handed_out(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    def watch(number: int, record: Any) -> MetricRecord:
+        seen.append(float(values(record)["w"].sum()))
+        return MetricRecord({"accuracy": seen[-1]})
+
+    strategy = FedSteer(folder=str(tmp_path), core_size=2, server_average=3)
+    result = strategy.start(world(), arrays(**INITIAL), num_rounds=5, evaluate_fn=watch)
+    rows = Run(tmp_path).rounds
+    assert [row["accuracy"] for row in rows] == seen[1::2]  # seen[0] is the initial model
+    assert [row["average_accuracy"] for row in rows] == seen[2::2]
+    assert rows[0]["accuracy"] == rows[0]["average_accuracy"]
+    assert rows[4]["accuracy"] != rows[4]["average_accuracy"]
+    assert float(values(result.arrays)["w"].sum()) == seen[-1]
+    assert read_json(tmp_path / "result.json")["average_accuracy"] == rows[4]["average_accuracy"]
+
+
+def test_a_resumed_run_keeps_what_its_preset_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategy_of("fedsteer", tmp_path).start(world(), arrays(**INITIAL), num_rounds=3)
+    monkeypatch.setitem(rules.PRACTICAL, "norm_bound", 0.125)
+    assert strategy_of("fedsteer", tmp_path).rule.options.norm_bound == 1.0
+    assert strategy_of("fedsteer", tmp_path, norm_bound=0.25).rule.options.norm_bound == 0.25
+    assert strategy_of("fedsteer", tmp_path, resume=False).rule.options.norm_bound == 0.125
+    assert strategy_of("fedsteer", tmp_path / "new").rule.options.norm_bound == 0.125

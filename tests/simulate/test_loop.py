@@ -49,6 +49,8 @@ ALWAYS = {
     "bytes_down",
     "delta_norm",
     "bound_factor",
+    "step_factor",
+    "alignment",
     "columns",
     "weight_sum",
     "server_bytes",
@@ -339,3 +341,18 @@ def test_a_network_of_the_user() -> None:
 def test_a_core_set_of_strangers_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="core_set names 99; clients are 0 to"):
         simulation(small({"options.fedsteer.core_set": [1, 99]}), "fedsteer")
+
+
+def test_an_averaged_model_is_evaluated_beside_the_last_one() -> None:
+    alone, both = simulation(small()), simulation(small({"server.average": 3}))
+    rows = [list(run.rounds()) for run in (alone, both)]
+    assert torch.equal(alone.model, both.model)
+    averaged = both.averaged
+    assert averaged is not None and not torch.equal(averaged, both.model)
+    world, last = both.world, rows[1][-1].evaluation
+    found = evaluate(
+        world.network, averaged, world.test_images, world.test_labels, world.dataset.classes
+    )
+    assert (last["average_accuracy"], last["average_loss"]) == (found.accuracy, found.loss)
+    assert last["accuracy"] == rows[0][-1].evaluation["accuracy"]
+    assert alone.averaged is None and "average_accuracy" not in rows[0][-1].evaluation

@@ -110,3 +110,31 @@ def test_a_state_is_used_once() -> None:
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         ServerOptimiser(**options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])
+def test_the_averaged_model_is_a_mean_that_forgets(method: str, library: Any) -> None:
+    """Of all models at first; from round R on each counts 1 - 1/R times what it did."""
+    memory = 4
+    optimiser, alone = ServerOptimiser(method, average=memory), ServerOptimiser(method)
+    state, other = optimiser.init(), alone.init()
+    model = same = library(np.zeros(DIM))
+    models: list[Any] = []
+    assert optimiser.averaged(state) is None
+    for delta in deltas():
+        model, state = optimiser.step(state, model, library(delta))
+        same, other = alone.step(other, same, library(delta))
+        models.append(np.asarray(model))
+        count = min(len(models), memory)
+        shares = [1.0]
+        for t in range(2, len(models) + 1):
+            share = 1 / min(t, memory)
+            shares = [old * (1 - share) for old in shares] + [share]
+        assert count < memory or shares[-1] == 1 / memory
+        expected = sum(w * m for w, m in zip(shares, models, strict=True))
+        np.testing.assert_allclose(np.asarray(optimiser.averaged(state)), expected, atol=1e-12)
+    np.testing.assert_array_equal(np.asarray(model), np.asarray(same))  # only beside it
+    arrays, meta = packed(state)
+    again = optimiser.averaged(State.unpack(arrays, meta, like=model))
+    np.testing.assert_array_equal(np.asarray(again), np.asarray(optimiser.averaged(state)))

@@ -157,9 +157,13 @@ class GlobalModel:
 
     def record(self) -> ArrayRecord:
         """The model in its own precision."""
-        record = to_record(self.layout.unflatten(self.vector, self.rest))
+        record = self.record_of(self.vector)
         self._last_record = dict(record)
         return record
+
+    def record_of(self, vector: NDArray[Any]) -> ArrayRecord:
+        """A model with these steered parameters and today's other arrays."""
+        return to_record(self.layout.unflatten(vector, self.rest))
 
     def restart(self) -> None:
         """Go back to the model that the run began with."""

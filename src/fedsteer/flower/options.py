@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.model import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
-from fedsteer.rules import RULES
+from fedsteer.records import Run
+from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.steering.optimiser import METHODS
 from fedsteer.steering.rounds import LARGEST_COUNT
 
@@ -44,6 +46,12 @@ class StrategyOptions:
     registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
     server_rate: float = option(1.0, "learning rate of the server", above=0.0)
     server_optimiser: str = option("sgd", "turns the aggregate into a step", choices=METHODS)
+    server_average: int = option(
+        0,
+        "rounds that an averaged model remembers; it is evaluated by the server beside the last "
+        "model and is the final result; 0: there is none",
+        low=0,
+    )
     authenticated: bool = option(
         False, "SuperNodes are authenticated: a client is its key, nodes without are refused"
     )
@@ -80,6 +88,14 @@ class StrategyOptions:
                 object.__setattr__(self, name, _by_name(name, table))
         if self.folder is not None and not isinstance(self.folder, (str, os.PathLike)):
             raise ConfigurationError(f"folder must be a path, not {self.folder!r}")
+
+    def meaning_of(self, preset: str, kind: type[Algorithm]) -> dict[str, Any]:
+        """The options that a preset stands for; in a run that resumes, as when it began."""
+        if self.folder is not None and self.resume:
+            before = Run(Path(self.folder))
+            if before.preset_options is not None and before.manifest["rule"]["preset"] == preset:
+                return before.preset_options
+        return preset_options(kind, preset)
 
 
 def _by_name(option: str, table: Mapping[int | str, Any]) -> dict[str, Any]:

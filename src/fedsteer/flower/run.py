@@ -45,16 +45,21 @@ class ServerRun:
     used: int  # updates that the rule used, those of a warm-up included
     totals: Totals
 
-    def __init__(self, rule: Rule, options: StrategyOptions, preset: str) -> None:
+    def __init__(
+        self, rule: Rule, options: StrategyOptions, preset: str, preset_options: dict[str, Any]
+    ) -> None:
         self.rule, self.preset, self.options = rule, preset, options
+        self.preset_options = preset_options
         self.rule_options = asdict(rule.options)
         known = rule.options.probabilities == "known"
         self.sampling = known and options.known_probabilities is None
         if self.sampling:  # as the user gave it; the rule itself gets "known"
             self.rule_options["probabilities"] = SAMPLING
-        self.optimiser = ServerOptimiser(options.server_optimiser, options.server_rate)
-        if rule.own_rate:
-            self.optimiser = ServerOptimiser()
+        self.optimiser = ServerOptimiser(
+            "sgd" if rule.own_rate else options.server_optimiser,
+            1.0 if rule.own_rate else options.server_rate,
+            average=options.server_average,
+        )
         self.identities = Identities(options.authenticated)
         self.store = RunStore(None if options.folder is None else Path(options.folder))
         self.begun = False
@@ -100,6 +105,7 @@ class ServerRun:
                 "label": label_of(f"{self.rule.name}:{self.preset}"),
                 "name": self.rule.name,
                 "preset": self.preset,
+                "preset_options": self.preset_options,
                 "options": self.rule_options,
             },
             "seed": self.rule.options.seed,
@@ -196,6 +202,12 @@ class ServerRun:
         if not any(reply.client in self.identities.left for reply in replies):
             return None
         return [population.get(reply.client, np.nan) for reply in replies]
+
+    @property
+    def averaged(self) -> ArrayRecord | None:
+        """The averaged model, once there is one."""
+        vector = self.optimiser.averaged(self.moments)
+        return None if vector is None else self.model.record_of(vector)
 
     def take_step(self, step: Step, replies: list[Reply]) -> list[Reply]:
         """Take over the rule's new state, and move the model; returns the fresh replies."""

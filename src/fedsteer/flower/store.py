@@ -21,7 +21,7 @@ from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
-EVALUATION = ("accuracy", "loss", "evaluation")
+EVALUATION = ("accuracy", "loss", "average_accuracy", "average_loss", "evaluation")
 """Columns of rounds.jsonl that come from the evaluation."""
 
 
@@ -102,6 +102,8 @@ class RunStore:
         self.pending["evaluation"] = evaluation
         for by in ("clients", "server"):
             self.pending |= accuracy_and_loss(evaluation.get(by, {}))
+        average = accuracy_and_loss(evaluation.get("average", {}))
+        self.pending |= {f"average_{name}": value for name, value in average.items()}
 
     def close_round(self) -> None:
         """Write the round's row to disk."""

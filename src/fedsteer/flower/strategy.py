@@ -22,7 +22,7 @@ from fedsteer.flower.identity import client_name
 from fedsteer.flower.options import clients_named, from_run_config, split_options
 from fedsteer.flower.replies import data_points, leave_out_mistaken, read_replies, weighted_metrics
 from fedsteer.flower.run import ServerRun
-from fedsteer.rules import Diagnostics, make_rule
+from fedsteer.rules import RULES, Diagnostics, make_rule
 
 COUNTS = ("active", "fresh", "dropped", "failed", "columns")
 SIZES = ("variance", "bound_factor", "delta_norm", "weight_sum")
@@ -55,11 +55,12 @@ class RuleStrategy(Strategy):
         **options: Any,
     ) -> None:
         self.options, rule_options = split_options(self.rule_name, preset, options)
-        self.rule = make_rule(self.rule_name, preset=preset, **rule_options)
+        meant = self.options.meaning_of(preset, RULES[self.rule_name])
+        self.rule = make_rule(self.rule_name, **(meant | rule_options))
         self.preset = preset
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset)
+        self.run = ServerRun(self.rule, self.options, preset, meant)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
@@ -120,6 +121,11 @@ class RuleStrategy(Strategy):
                 log(INFO, "\t└──> evaluation by the server: %s", found)
                 result.evaluate_metrics_serverapp[number] = found
                 store.evaluated(found, "server")
+            if evaluate_fn is not None and (averaged := run.averaged) is not None:
+                found = evaluate_fn(number, averaged)
+                if found is not None:
+                    log(INFO, "\t└──> of the averaged model: %s", found)
+                    store.evaluated(found, "average")
 
         def evaluate(number: int) -> None:
             messages = self.configure_evaluate(number, result.arrays, evaluate_config, grid)
@@ -152,6 +158,7 @@ class RuleStrategy(Strategy):
             hint = "no reply in %s rounds could be used: the model is the one that it began with"
             log(WARNING, f"fedsteer: {hint}", run.number)
         store.finish(run.totals.result(run.number, run.trained))
+        result.arrays = run.averaged or result.arrays
         return result
 
     def leave(self, clients: Iterable[int | str]) -> None:

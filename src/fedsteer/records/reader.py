@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records.archive import ARCHIVE, read_archive
 from fedsteer.records.files import look, number
-from fedsteer.records.names import ARRAYS, FAILURE, FORMAT, MANIFEST, RESULT, stream_file
+from fedsteer.records.names import (
+    ARRAYS,
+    CHECKPOINT,
+    FAILURE,
+    FORMAT,
+    MANIFEST,
+    RESULT,
+    stream_file,
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,14 @@ class Run:
         """The rule with preset and options."""
         rule = look(self.manifest, "rule")
         return str(look(rule, "label") or look(rule, "name") or "unnamed rule")
+
+    @property
+    def preset_options(self) -> dict[str, Any] | None:
+        """The options that the rule's preset stood for when a run to resume began, if known."""
+        if not (self.folder / CHECKPOINT).exists():
+            return None
+        options: dict[str, Any] | None = look(self.manifest, "rule", "preset_options")
+        return options
 
     @property
     def seed(self) -> int | None:

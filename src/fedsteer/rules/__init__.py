@@ -63,7 +63,6 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     'fedsteer'
     """
     check_name("rule", name, RULES)
-    check_name("preset", preset, PRESETS)
     kind = RULES[name]
     chosen = preset_options(kind, preset) | options
     return Rule(kind(build_options(kind.options_type, name, chosen)))
@@ -71,6 +70,7 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
 
 def preset_options(kind: type[Algorithm], preset: str) -> dict[str, Any]:
     """What a preset means for this algorithm."""
+    check_name("preset", preset, PRESETS)
     if preset == "paper":
         return {}
     chosen = PRACTICAL | dict(kind.presets.get(preset, {}))

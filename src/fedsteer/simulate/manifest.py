@@ -13,7 +13,7 @@ import torch
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import Run
 from fedsteer.records.files import plain
-from fedsteer.records.names import CHECKPOINT, MANIFEST
+from fedsteer.records.names import MANIFEST
 from fedsteer.simulate.cells import Cell, RuleSpec
 from fedsteer.simulate.experiment import KINDS, Experiment
 from fedsteer.simulate.world import World
@@ -62,14 +62,6 @@ def same_data(found: Run, world: World) -> None:
                 f"{found.folder} was started with other {section} ({key}): another file, or a "
                 "version of fedsteer that divides them differently; choose another --out"
             )
-
-
-def preset_of(found: Run) -> dict[str, Any] | None:
-    """The options that its preset stood for when a run to resume was started, if it says so."""
-    if not (found.folder / CHECKPOINT).exists():
-        return None
-    options: dict[str, Any] | None = found.manifest["rule"].get("preset_options")
-    return options
 
 
 def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import RoundResult, Simulation
-from fedsteer.simulate.manifest import environment, manifest, preset_of, same_data, same_run
+from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
 from fedsteer.simulate.world import build_world
 
 PATIENCE = 5.0
@@ -131,7 +131,7 @@ def open_run(
         return None
     settings = _as_before(cell.experiment, found, torch_threads)
     world = build_world(settings, cell.seed, cell.rule.everybody)
-    spec = replace(cell.rule, preset_options=preset_of(found))
+    spec = replace(cell.rule, preset_options=found.preset_options)
     rule = spec.build(cell.experiment, cell.seed, world.reported)
     simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
