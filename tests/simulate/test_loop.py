@@ -50,12 +50,11 @@ ALWAYS = {
     "delta_norm",
     "bound_factor",
     "step_factor",
-    "alignment",
     "columns",
     "weight_sum",
     "server_bytes",
 }
-SOMETIMES = {"condition", "train_loss", "variance"}
+SOMETIMES = {"alignment", "condition", "train_loss", "variance"}
 EVALUATED = {
     "accuracy",
     "loss",
