@@ -145,6 +145,8 @@ def make_run(
             }
             if steers:
                 summary |= {"condition": own.gamma(4, 5.0), "columns": CORE, "weight_sum": 1.0}
+                pace = {"step_factor": training / rounds, "alignment": np.cos(training)}
+                summary |= {} if warming else pace
             if not warming and (training % every == 0 or training == rounds):
                 evaluation = evaluate(own, final, lag, training, rounds)
                 summary |= evaluation

@@ -77,6 +77,7 @@ SECTIONS = {
     "residual": "What the server knows of a returning client",
     "staleness": "How long clients were away",
     "variance": "Variance of the update",
+    "pace": "Length of the steps",
     "cost": "What accuracy costs",
     "coordinates": "Coordinates of watched clients",
     "holds": "Who holds what",

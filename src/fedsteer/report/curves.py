@@ -1,4 +1,4 @@
-"""What changes over the rounds: accuracy, variance of the update, the norm bound.
+"""What changes over the rounds: accuracy, variance and length of the update, the norm bound.
 
 Each function takes the runs of one rule and gives JSON-able numbers for the page, rounded and
 thinned to what an eye can tell apart.
@@ -6,7 +6,7 @@ thinned to what an eye can tell apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedsteer.report.statistics import estimate
 
 Item = TypeVar("Item")
 CURVE_POINTS = 200
-VARIANCE_POINTS = 75
+MEDIAN_POINTS = 75
 EVENT_POINTS = 300
 
 
@@ -72,18 +72,16 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Median variance of the update over seeds and neighbouring rounds."""
-    pairs = [(training_round(row), number(row, "variance")) for run in runs for row in run.rounds]
-    known = [(moment, value) for moment, value in pairs if moment and value and value > 0]
-    if not known:
+    return _medians(runs, "variance", lambda value: value > 0)
+
+
+def pace_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The same of the aligned step's factor and alignment, if the rule has one."""
+    if _medians(runs, "step_factor", lambda value: value != 1) is None:
         return None
-    moments, values = np.array(known).T
-    width = max(1, int(np.ceil(moments.max() / VARIANCE_POINTS)))
-    bins = (moments - 1) // width
-    inside = [bins == index for index in np.unique(bins)]
-    return {
-        "x": [rounded(float(moments[one].mean())) for one in inside],
-        "y": [rounded(float(np.median(values[one])), 3) for one in inside],
-    }
+    columns = {"factor of the step": "step_factor", "alignment": "alignment"}
+    found = {name: _medians(runs, column) for name, column in columns.items()}
+    return {name: curve for name, curve in found.items() if curve is not None}
 
 
 def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -112,6 +110,24 @@ def training_round(row: dict[str, Any]) -> float | None:
     if look(row, "phase") == "warm-up":
         return None
     return number(row, "training_round") or number(row, "round")
+
+
+def _medians(
+    runs: Sequence[Run], column: str, counts: Callable[[float], bool] = lambda value: True
+) -> dict[str, Any] | None:
+    """Medians over seeds and neighbouring rounds of the values in a column that count."""
+    pairs = [(training_round(row), number(row, column)) for run in runs for row in run.rounds]
+    known = [(at, value) for at, value in pairs if at and value is not None and counts(value)]
+    if not known:
+        return None
+    moments, values = np.array(known).T
+    width = max(1, int(np.ceil(moments.max() / MEDIAN_POINTS)))
+    bins = (moments - 1) // width
+    inside = [bins == index for index in np.unique(bins)]
+    return {
+        "x": [rounded(float(moments[one].mean())) for one in inside],
+        "y": [rounded(float(np.median(values[one])), 3) for one in inside],
+    }
 
 
 def _band(rows: Iterable[Sequence[Any]], *keys: str) -> dict[str, list[Any]]:

@@ -18,6 +18,7 @@ from fedsteer.records.files import look, number, rounded
 from fedsteer.report.curves import (
     accuracy_curve,
     bound_events,
+    pace_curves,
     thinned,
     training_round,
     variance_curve,
@@ -76,6 +77,7 @@ def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str,
         "residual": [residuals(one) for one in visits],
         "staleness": [staleness_shares(one) for one in visits],
         "variance": [variance_curve(entry.shown) for entry in entries],
+        "pace": [pace_curves(entry.shown) for entry in entries],
         "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
         "holds": _holdings(summary),
@@ -86,6 +88,7 @@ def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str,
     groups = (name for curve in plots["accuracy"] if curve for name in curve["groups"])
     panels["groups"] = list(dict.fromkeys(groups))
     panels["staleness"] = sorted({name for shares in plots["staleness"] for name in shares or ()})
+    panels["pace"] = list(dict.fromkeys(name for pace in plots["pace"] for name in pace or ()))
     return {
         "rules": [{"name": name, **asdict(looks[name])} for name in rules],
         "palettes": {"light": LIGHT, "dark": DARK},

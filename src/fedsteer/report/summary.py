@@ -116,6 +116,7 @@ def _estimates(
         "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
         "late": estimate(map(_late_accuracy, runs)),
         "late_difference": _difference(entry, base, _late_accuracy),
+        "average": estimate(_late_accuracy(run, "average_accuracy") for run in runs),
         **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
         **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
         **{name: over_seeds(name) for name in TOTALS},
@@ -147,13 +148,13 @@ def _same_draws(run: Run, other: Run) -> bool:
     return run.seed is not None and (held is None or before is None or held == before)
 
 
-def _late_accuracy(run: Run) -> float | None:
+def _late_accuracy(run: Run, column: str = "accuracy") -> float | None:
     """The mean over the evaluations of the last third of the training rounds."""
     found = [
         (moment, accuracy)
         for row in run.rounds
         if (moment := number(row, "training_round"))
-        and (accuracy := number(row, "accuracy")) is not None
+        and (accuracy := number(row, column)) is not None
     ]
     if len(found) < 3:
         return None

@@ -70,6 +70,7 @@ def columns(summary: Summary) -> list[Column]:
         Column("last third %", "mean test accuracy over the last third of the rounds", "late",
                percent),
         Column(f"last third {base}", f"its {paired}, paired by seed", "late_difference", points),
+        Column("averaged %", "the last third of the averaged model", "average", percent),
         *(Column(f"{name} %", f"accuracy on the {name} labels", f"accuracy_{name}", percent)
           for name in summary.groups),
         Column("client spread", "standard deviation of accuracy over clients, in points",

@@ -41,7 +41,8 @@ const plots = (() => {
   function has(view, name, panel) {
     if (name === "holds") return held(view).length > 0;
     const list = name === "groups" ? data.accuracy.map((curve) => curve?.groups[panel])
-      : name === "staleness" ? data.staleness.map((shares) => shares?.[panel]) : data[name];
+      : ["staleness", "pace"].includes(name) ? data[name].map((parts) => parts?.[panel])
+      : data[name];
     return here(view, list).length > 0;
   }
 
@@ -207,6 +208,14 @@ const plots = (() => {
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
   }
 
+  function pace(view, panel) {
+    const traces = shown(view, data.pace).filter((entry) => data.pace[entry][panel])
+      .map((entry) => line(view, entry, data.pace[entry][panel].x, data.pace[entry][panel].y,
+        `training round %{x}<br>${panel} %{y:.3f}`));
+    const y = { title: panel, range: panel === "alignment" ? [-1, 1] : [0, 1.04] };
+    return { data: traces, layout: layout(view, { title: "training round" }, y) };
+  }
+
   function cost(view) {
     const traces = shown(view, data.cost).filter((entry) => view.cost in data.cost[entry])
       .map((entry) => {
@@ -316,6 +325,6 @@ const plots = (() => {
     return { data: traces, layout: layout(view, { title: withWarmUp, rangemode: "tozero" }, y) };
   }
 
-  return { accuracy, groups, residual, staleness, variance, cost, coordinates, holds, raster,
+  return { accuracy, groups, residual, staleness, variance, pace, cost, coordinates, holds, raster,
     events, rasterLegend, hasGaps, has, here, shown, held, ruleOf, records: data, palettes };
 })();
