@@ -83,7 +83,7 @@ MISTAKES = [
     (f"{RUN} --out /proc/nothing", "/proc/nothing: No such file or directory"),
     (f"{RUN} --set run.watch=[99]", "run.watch names 99; clients are 0 to 11"),
     (f"{RUN} --set options.fedsteer.ridge=abc", "options.fedsteer.ridge must be a number, not"),
-    ("run small.toml --rule full:paper", "full is FedAvg with everybody present: it has no"),
+    ("run small.toml --rule full:papr", "unknown preset 'papr'"),
     (
         f"{RUN} --set participation.reported=wrong --set participation.wrong_noise=1000",
         "participation.wrong_noise must be at least 0 and at most 100, not 1000",

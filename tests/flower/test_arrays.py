@@ -102,7 +102,7 @@ def test_buffers_are_the_mean_over_fresh_clients() -> None:
     nan = {"w": np.full(2, np.nan, np.float32), "m.running_var": np.full(2, 9, np.float32)}
     answers = {1: client(1.0, 30), 2: client(5.0, 10)}
     grid = FakeGrid(answers | {3: lambda message: reply_with(message, arrays(**nan), 10, 3)})
-    strategy = FedSteer(fraction_evaluate=0.0, server_rate=0.5, norm_bound=None)
+    strategy = FedSteer(fraction_evaluate=0.0, server_rate=0.5, step="fixed")
     found = values(strategy.start(grid, arrays(**initial), num_rounds=1).arrays)
     np.testing.assert_allclose(found["m.running_var"], 2.0)  # no server rate, no dropped client
     np.testing.assert_allclose(found["w"], 1.0)
@@ -110,7 +110,7 @@ def test_buffers_are_the_mean_over_fresh_clients() -> None:
 
 def test_a_chosen_subset_is_steered_and_the_rest_averaged() -> None:
     initial = {"body": np.zeros(3, np.float32), "lora.a": np.zeros(2, np.float32)}
-    strategy = FedSteer(steer="*lora*", server_rate=0.5, fraction_evaluate=0.0, norm_bound=None)
+    strategy = FedSteer(steer="*lora*", server_rate=0.5, fraction_evaluate=0.0, step="fixed")
     grid = FakeGrid({1: drifting(1)})
     found = values(strategy.start(grid, arrays(**initial), num_rounds=1).arrays)
     assert strategy.run.model.layout.dim == 2

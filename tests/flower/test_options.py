@@ -31,7 +31,7 @@ def test_practical_is_the_default() -> None:
     strategy = FedSteer()
     assert strategy.preset == "practical"
     assert strategy.rule.options.probabilities == "shrunk"
-    assert strategy.rule.options.norm_bound == 0.5
+    assert strategy.rule.options.step == "aligned"
     assert strategy.rule.options.select == "online"  # type: ignore[attr-defined]
 
 

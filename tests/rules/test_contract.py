@@ -209,7 +209,8 @@ def test_full_participation_is_the_plain_mean(entry: Enrolled) -> None:
         state = step.state
         certain = bool((step.diagnostics.probabilities == 1.0).all())
         if certain and "max_weight" not in entry.options:
-            mean = updates.mean(axis=0) * step.diagnostics.bound_factor
+            found = step.diagnostics
+            mean = updates.mean(axis=0) * found.bound_factor * found.step_factor
             np.testing.assert_allclose(step.delta, mean, rtol=0, atol=1e-10)
         else:
             assert entry.options.get("probabilities") == 0.4 or "max_weight" in entry.options

@@ -61,6 +61,7 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
         "name": "fedsteer",
         "preset": "paper",
         "options": {"core_size": 3, "cycles": 1},
+        "preset_options": {},
     }
     assert manifest["experiment"]["run"]["rounds"] == 6
     assert manifest["engine"] == {"name": "batched", "device": "cpu", "threads": 1}

@@ -135,6 +135,5 @@ def test_the_averaged_model_is_a_mean_that_forgets(method: str, library: Any) ->
         expected = sum(w * m for w, m in zip(shares, models, strict=True))
         np.testing.assert_allclose(np.asarray(optimiser.averaged(state)), expected, atol=1e-12)
     np.testing.assert_array_equal(np.asarray(model), np.asarray(same))  # only beside it
-    arrays, meta = packed(state)
-    again = optimiser.averaged(State.unpack(arrays, meta, like=model))
+    again = optimiser.averaged(State.unpack(*state.pack(), like=model))
     np.testing.assert_array_equal(np.asarray(again), np.asarray(optimiser.averaged(state)))

@@ -43,7 +43,7 @@ def explain(rule: type[Algorithm]) -> str:
     lines += ["Options of every rule", *(_line(entry) for entry in shared), ""]
     practical = preset_options(rule, "practical")
     words = ", ".join(f"{key}={value!r}" for key, value in practical.items())
-    return "\n".join([*lines, f'Preset "practical": {words}'])
+    return "\n".join([*lines, textwrap.fill(f'Preset "practical": {words}', 92)])
 
 
 def _line(entry: Any) -> str:

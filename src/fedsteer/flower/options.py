@@ -13,6 +13,7 @@ from fedsteer.flower.identity import client_name
 from fedsteer.flower.model import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.records import Run
+from fedsteer.records.names import label_of
 from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.steering.optimiser import METHODS
 from fedsteer.steering.rounds import LARGEST_COUNT
@@ -93,8 +94,9 @@ class StrategyOptions:
         """The options that a preset stands for; in a run that resumes, as when it began."""
         if self.folder is not None and self.resume:
             before = Run(Path(self.folder))
-            if before.preset_options is not None and before.manifest["rule"]["preset"] == preset:
-                return before.preset_options
+            meant = before.preset_options
+            if meant is not None and before.label == label_of(f"{kind.name}:{preset}"):
+                return meant
         return preset_options(kind, preset)
 
 

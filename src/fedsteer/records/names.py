@@ -24,7 +24,6 @@ def stream_file(stream: str) -> str:
 
 def label_of(entry: str) -> str:
     """How tables name "fedavg", "fedsteer:practical", "full" or a variant."""
-    if entry == FULL:
-        return "full participation"
     name, _, preset = entry.partition(":")
+    name = "full participation" if name == FULL else name
     return name if preset in ("", "paper") else f"{name} ({preset})"

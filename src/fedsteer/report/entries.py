@@ -78,7 +78,9 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
         Entry(
             experiment=experiment,
             label=label,
-            rule=label if label == FULL else str(look(own[0].manifest, "rule", "name") or label),
+            rule=FULL
+            if label.startswith(FULL)
+            else str(look(own[0].manifest, "rule", "name") or label),
             runs=tuple(sorted(own, key=lambda run: (run.seed or 0, str(run.folder)))),
         )
         for name, together in _grouped(unique, lambda run: run.experiment).items()

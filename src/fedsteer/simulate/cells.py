@@ -48,7 +48,9 @@ class RuleSpec:
             # With momentum, every gradient counts 1 / (1 - momentum) times in the end.
             options["local_rate"] = experiment.training.rate / (1 - experiment.training.momentum)
         estimated = experiment.participation.reported == "estimated"
-        if estimated and not self.everybody:
+        if self.everybody:
+            options["probabilities"] = "known"
+        elif estimated:
             options["probabilities"] = "shrunk"
         own = {name: _with_numbers(rule_option(value)) for name, value in self.options.items()}
         meant = self.preset_options
@@ -77,20 +79,20 @@ def find_rule(experiment: Experiment, text: str) -> RuleSpec:
     if text in experiment.variants:
         own = dict(experiment.variants[text])
         label, name, preset = text, own.pop("rule", text), own.pop("preset", "paper")
-    elif text == FULL:
-        label = label_of(text)
-        return RuleSpec(label=label, name="fedavg", preset="paper", options={}, everybody=True)
     else:
         label, own = label_of(text), {}
         name, _, preset = text.partition(":")
-        if name == FULL:
-            raise ConfigurationError(f"{FULL} is FedAvg with everybody present: it has no presets")
+    everybody = name == FULL
+    if everybody:
+        name = "fedavg"
     if name not in RULES:
         raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
     if preset and preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
-    options = experiment.options.get(name, {}) | own
-    return RuleSpec(label=label, name=name, preset=preset or "paper", options=options)
+    options = own if everybody else experiment.options.get(name, {}) | own
+    return RuleSpec(
+        label=label, name=name, preset=preset or "paper", options=options, everybody=everybody
+    )
 
 
 def plan_cells(experiment: Experiment, names: Sequence[str], out: Path) -> list[Cell]:
