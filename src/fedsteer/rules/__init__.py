@@ -7,7 +7,7 @@ from typing import Any
 from fedsteer.errors import check_name
 from fedsteer.rules.algorithm import Algorithm, Requests
 from fedsteer.rules.cluster_fedvarp import ClusterFedVARP
-from fedsteer.rules.diagnostics import Diagnostics
+from fedsteer.rules.diagnostics import Diagnostics, Step
 from fedsteer.rules.fedavg import FedAvg
 from fedsteer.rules.fedawe import FedAWE
 from fedsteer.rules.fedprox import FedProx
@@ -16,7 +16,7 @@ from fedsteer.rules.fedsteer.rule import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
 from fedsteer.rules.options import build_options
-from fedsteer.rules.rule import LENGTH_OPTIONS, Rule, Step
+from fedsteer.rules.rule import LENGTH_OPTIONS, Rule
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
 

@@ -1,4 +1,4 @@
-"""What a step reports about itself, from numbers of size m and k.
+"""What a step returns, and what it reports about itself from numbers of size m and k.
 
 With g^_i what the rule believed of client i before it had g_i, and a_i = d_i/p_i:
 
@@ -18,9 +18,11 @@ from functools import cached_property
 
 import numpy as np
 
+from fedsteer.rules.algorithm import Action
 from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Array, Floats, Integers
+from fedsteer.steering.state import State
 
 
 def _empty() -> Floats:
@@ -105,6 +107,16 @@ class Diagnostics:
     @cached_property
     def _residuals(self) -> Floats:
         return self.beliefs.before.residuals(self.squared_norms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """The result of a step: w <- w - rate * delta if action is "move"."""
+
+    delta: Array  # (d,) float32, or float64 for float64 updates
+    state: State
+    diagnostics: Diagnostics
+    action: Action = "move"
 
 
 def _positive(values: Floats) -> Floats:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
 from fedsteer.options import default_of, single
-from fedsteer.rules.algorithm import LARGEST, Action, Algorithm, Memory, Outcome, Requests
-from fedsteer.rules.diagnostics import Diagnostics
+from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
+from fedsteer.rules.diagnostics import Diagnostics, Step
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.checks import (
@@ -30,7 +30,7 @@ from fedsteer.steering.checks import (
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.norm_bound import NormBound, NormSums
+from fedsteer.steering.norm_bound import Bounded, NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.state import State
@@ -43,26 +43,6 @@ LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
 
 FITS_ANY = min(LARGEST.values())
 """An update of this length has no larger number."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The result of a step: w <- w - rate * delta if action is "move"."""
-
-    delta: Array  # (d,) float32, or float64 for float64 updates
-    state: State
-    diagnostics: Diagnostics
-    action: Action = "move"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounded:
-    """What the norm bound made of a round."""
-
-    factor: float  # of the aggregate; 1: the bound does not act
-    delta_norm: float  # |Delta| after it
-    norms: Floats  # (m,) |g_i|
-    sums: NormSums | None = None  # None: there is no bound
 
 
 @final

@@ -40,6 +40,16 @@ class NormSums(NamedTuple):
     weight: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """What the norm bound made of a round."""
+
+    factor: float  # of the aggregate; 1: the bound does not act
+    delta_norm: float  # |Delta| after it
+    norms: Floats  # (m,) |g_i|
+    sums: NormSums | None = None  # None: there is no bound
+
+
 @dataclass
 class NormBound(Component):
     """Known norms by slot with their running weighted sum, and those of the latest updates."""
