@@ -274,7 +274,8 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         np.testing.assert_array_equal(space.columns.geometry.scaled, afresh.scaled)
         right = draw.standard_normal((K, 2))
         for solver in ("cholesky", "gradient"):
-            expected = ridge_solver(afresh.scaled, 0.5, solver)(afresh.scale[:, None] * right)
+            solve = ridge_solver(afresh.scaled, 0.5, solver, np.ones(K))
+            expected = solve(afresh.scale[:, None] * right)
             found = space.columns.geometry.solver(0.5, solver)(right)
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 

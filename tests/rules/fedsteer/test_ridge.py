@@ -19,7 +19,7 @@ from fedsteer.rules.fedsteer.ridge import (
 
 
 def ridge_solve(gram: Any, ridge: float, right: Any, method: str = "cholesky") -> Any:
-    return ridge_solver(gram, ridge, method)(right)
+    return ridge_solver(gram, ridge, method, np.ones(len(gram)))(right)
 
 
 def unit_gram(size: int, seed: int = 0, rank: int | None = None) -> Any:

@@ -20,25 +20,24 @@ huge coordinates that cancel, until one of the columns is renewed."""
 
 
 def ridge_solver(
-    gram: Floats, ridge: float, method: str = "cholesky", scale: Floats | None = None
+    gram: Floats, ridge: float, method: str, scale: Floats
 ) -> Callable[[Floats], Floats]:
     """The function right -> (K + ridge I)^-1 (scale * right), with the factorisation done once.
 
     `scale` has a factor for each row. A singular K has the pseudo-inverse.
     """
-    factors = np.ones(len(gram)) if scale is None else scale
     if not gram.size:
         return np.zeros_like
     system = gram + ridge * np.eye(len(gram))
     if method == "gradient":
-        return lambda right: _descend(system, factors[:, None] * right)
+        return lambda right: _descend(system, scale[:, None] * right)
     lower, unit = _cholesky(system)
     if lower is None:
-        inverse = pseudo_inverse(system) * factors
+        inverse = pseudo_inverse(system) * scale
         return lambda right: inverse @ right
     # Both inverse factors in turn lose no more than two triangular solves; their product would.
     half = np.linalg.inv(lower)
-    left, first = (half * unit).T, half * (unit * factors)
+    left, first = (half * unit).T, half * (unit * scale)
     return lambda right: left @ (first @ right)
 
 

@@ -6,8 +6,6 @@ stacked convolution or a sum.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -18,29 +16,6 @@ from fedsteer.training.loss import cross_entropy_gradient
 from fedsteer.training.networks import Network
 
 ALIGNED = 64
-
-
-def backpropagate(
-    layers: Sequence[Layer],
-    flat: Flat,
-    value: Tensor,
-    labels: Tensor,
-    weights: Tensor,
-    masks: Tensor | None,
-    inner: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """(c,) losses of stacked batches, and the gradient of `value` if these layers are `inner` ones.
-
-    `flat` takes the gradient of the parameters.
-    """
-    seen = []
-    for layer in layers:
-        value, kept = layer.forward(flat, value)
-        seen.append(kept)
-    losses, back = cross_entropy_gradient(value, labels, weights, masks)
-    for index, layer in reversed(list(enumerate(layers))):
-        back = layer.backward(flat, seen[index], back, first=index == 0 and not inner)
-    return losses, back
 
 
 class FormulaGradient:
@@ -100,5 +75,11 @@ class FormulaGradient:
         flat = Flat(
             weights=weights, gradient=gradient, rate=rate or 0.0, short=short, exact=self.exact
         )
-        losses, _ = backpropagate(self.layers, flat, value, labels, shares, masks)
+        seen = []
+        for layer in self.layers:
+            value, kept = layer.forward(flat, value)
+            seen.append(kept)
+        losses, back = cross_entropy_gradient(value, labels, shares, masks)
+        for index, layer in reversed(list(enumerate(self.layers))):
+            back = layer.backward(flat, seen[index], back, first=index == 0)
         return flat.into, losses
