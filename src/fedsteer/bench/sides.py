@@ -43,7 +43,6 @@ class InProcess:
     settle: Callable[[], object] = lambda: None  # waits for what still runs on a GPU
 
     def rounds(self, count: int) -> float:
-        """Do the next rounds; the seconds they took."""
         torch.set_num_threads(self.threads)
         began = perf_counter()
         for _ in range(count):
@@ -83,7 +82,6 @@ class Timetable:
     cohorts: NDArray[np.int64]
 
     def present(self, round: int) -> NDArray[np.int64]:
-        """The cohort."""
         cohort: NDArray[np.int64] = self.cohorts[(round - 1) % len(self.cohorts)]
         return cohort
 

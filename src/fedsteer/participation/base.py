@@ -136,16 +136,13 @@ class DrawnProcess(ABC):
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
         return len(self.base)
 
     @property
     def probabilities(self) -> Probabilities:
-        """The long-run share of rounds each client takes part in, (N,)."""
         return self.base
 
     def present(self, round: int) -> ClientNumbers:
-        """The clients present in a round, in rising order."""
         check_whole("round", round)
         return np.flatnonzero(self.on(round))
 

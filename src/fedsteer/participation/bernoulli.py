@@ -43,5 +43,4 @@ class Bernoulli(DrawnProcess):
     """Client i is present with `probabilities[i]`, independently of others and of other rounds."""
 
     def on(self, round: int) -> NDArray[np.bool_]:
-        """The clients whose draw succeeds."""
         return self.chance(round) < self.probabilities

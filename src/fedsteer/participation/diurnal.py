@@ -69,7 +69,6 @@ class Diurnal(DrawnProcess):
         return self._wave(round / self.period)
 
     def on(self, round: int) -> NDArray[np.bool_]:
-        """The clients whose draw succeeds in this round."""
         return self.chance(round) < self.at(round)
 
     def _wave(self, cycles: float) -> Probabilities:

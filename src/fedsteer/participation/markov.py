@@ -56,7 +56,6 @@ class Markov(DrawnProcess):
         self._known = -1, np.zeros(self.clients, dtype=bool)
 
     def on(self, round: int) -> NDArray[np.bool_]:
-        """The clients whose chain is on."""
         known_round, known = self._known
         if known_round > round:
             known_round = -1

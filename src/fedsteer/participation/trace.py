@@ -58,7 +58,6 @@ class Trace:
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
         return len(self.intervals)
 
     @property

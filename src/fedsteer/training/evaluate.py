@@ -48,6 +48,7 @@ class Evaluation:
         return {"mean": _mean(own), "std": float(own.std()), "p10": low, "min": float(own.min())}
 
 
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def evaluate(
     network: Network, model: Tensor, images: Tensor, labels: Tensor, classes: int
 ) -> Evaluation:
@@ -58,12 +59,15 @@ def evaluate(
     by_pixel = layers is not None and not is_dense(layers)
     parts = -(-len(images) // MOST)
     batches = zip(images.tensor_split(parts), labels.tensor_split(parts), strict=True)
-    with torch.no_grad(), network.at_rest():
+    network.module.eval()
+    try:
         for part, target in batches:
             given = channels_last(part).movedim(-1, -3) if by_pixel else part
             logits = _logits(network, model, given)
             loss += float(F.cross_entropy(logits, target, reduction="sum"))
             hits.append(logits.argmax(dim=-1) == target)
+    finally:
+        network.module.train()
     hit = torch.cat(hits)
     seen = torch.bincount(labels, minlength=classes)
     right = torch.bincount(labels[hit], minlength=classes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -64,15 +63,6 @@ class Network:
         views = {p.name: flat[p.start : p.end].view(p.shape) for p in self.parameters}
         output: Tensor = functional_call(self.module, views, (images,))
         return output
-
-    @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """The module in its evaluation mode."""
-        self.module.eval()
-        try:
-            yield
-        finally:
-            self.module.train()
 
     def filter_order(
         self, axes: tuple[int, int, int, int], device: torch.device

@@ -57,12 +57,10 @@ class SteeredBeliefs:
 
     @cached_property
     def before(self) -> Estimates:
-        """The estimates when the updates came in."""
         return self._estimates(self.old)
 
     @cached_property
     def after(self) -> Estimates:
-        """The estimates with coordinates recomputed from the updates."""
         return self._estimates(self.new)
 
     @cached_property
@@ -73,7 +71,6 @@ class SteeredBeliefs:
 
     @property
     def columns(self) -> int:
-        """Columns in use."""
         return int(self.geometry.present.sum())
 
     def _estimates(self, stored: Floats) -> Estimates:
