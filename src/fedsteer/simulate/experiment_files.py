@@ -34,22 +34,17 @@ def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Exp
     if not own and name not in shipped:
         raise unknown("experiment", name, shipped)
     try:
-        table = tomllib.loads(_text(path) if own else shipped[name])
+        table = tomllib.loads(path.read_text() if own else shipped[name])
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path} is not valid TOML: not a text in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
     experiment = Experiment(name=path.stem if own else name).updated(table)
     if own:
         experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is not valid TOML: not a text in UTF-8") from None
 
 
 def _beside(folder: Path, experiment: Experiment) -> Experiment:

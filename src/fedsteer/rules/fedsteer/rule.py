@@ -98,7 +98,9 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        roles = self._roles(own, active, memory.clients.rounds)
+        every = self.options.reselect_every
+        reselecting = every is not None and (memory.clients.rounds + 1) % every == 0
+        roles = column_roles(own.columns.owners, active, reselecting=reselecting)
         old = used = own.coordinates.read(active.slots)
         if self.options.refresh == "after":
             result = self._aggregate(own, active, roles, old=old, used=old)  # steps 1 and 2
@@ -181,11 +183,6 @@ class FedSteer(Algorithm):
             columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
         )
-
-    def _roles(self, own: FedSteerMemory, active: Active, rounds: int) -> ColumnRoles:
-        every = self.options.reselect_every
-        reselecting = every is not None and (rounds + 1) % every == 0
-        return column_roles(own.columns.owners, active, reselecting=reselecting)
 
     def _aggregate(
         self, own: FedSteerMemory, active: Active, roles: ColumnRoles, *, old: Floats, used: Floats
