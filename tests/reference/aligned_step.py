@@ -21,7 +21,7 @@ class NaiveAlignedStep:
         scaled, alignment = self.factor * delta, math.nan
         if np.linalg.norm(mean) > 0 and np.linalg.norm(delta) > 0:
             alignment = float(mean @ delta / np.linalg.norm(mean) / np.linalg.norm(delta))
-            pace = 0.15 if alignment > 0 else 0.6
+            pace = 0.3 if alignment > 0 else 0.6
             self.factor = float(np.clip(self.factor * np.exp(pace * alignment), 0.02, 1.0))
         self.past.append(delta)
         return scaled, alignment

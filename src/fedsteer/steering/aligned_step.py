@@ -4,7 +4,7 @@ With Delta_t the aggregate of round t, m_t a running mean of those before it and
 
     w <- w - rate f_t Delta_t
     c_t     = cos(Delta_t, m_t)                           the alignment
-    f_{t+1} = f_t exp(kappa c_t), within [1/50, 1]        kappa = .15 if c_t > 0, else .6
+    f_{t+1} = f_t exp(kappa c_t), within [1/50, 1]        kappa = .3 if c_t > 0, else .6
     m_{t+1} = .9 m_t + .1 Delta_t
 
 f_t is known before anyone knows who takes part in round t, so E[f_t Delta_t] = f_t E[Delta_t]: the
@@ -25,7 +25,7 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array
 
 FIRST, LEAST = 0.1, 0.02
-RISE, FALL = 0.15, 0.6
+RISE, FALL = 0.3, 0.6
 KEPT = 0.9
 
 
