@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +27,9 @@ from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
-from fedsteer.steering.rounds import Active
+
+if TYPE_CHECKING:
+    from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.

@@ -10,14 +10,17 @@ to a client when it is next read; after MOST_MAPS of them one sweep applies all 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import OUTWEIGHS, Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.rounds import Active
 
 MOST_MAPS = 64
 """Bounds the memory of pending maps, and the work of reading a client."""

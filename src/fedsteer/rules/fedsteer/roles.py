@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.rounds import Active
+
+if TYPE_CHECKING:
+    from fedsteer.steering.rounds import Active
 
 
 @dataclass(frozen=True, kw_only=True)

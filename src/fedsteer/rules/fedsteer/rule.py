@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -33,13 +33,15 @@ from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
 from fedsteer.rules.options import Options
-from fedsteer.steering.clients import Clients
-from fedsteer.steering.collection import Collected
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.collection import Collected
+    from fedsteer.steering.rounds import Active
 
 
 @dataclass

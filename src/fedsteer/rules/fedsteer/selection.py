@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,12 +11,14 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.search import Snapshot, search
-from fedsteer.steering.clients import Clients
-from fedsteer.steering.collection import Collected
 from fedsteer.steering.ids import ClientId, id_order, plain_id
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.collection import Collected
+    from fedsteer.steering.rounds import Active
 
 Owners = list[ClientId | None]
 """Whose update each column is; None is a vacant column."""
