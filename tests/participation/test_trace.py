@@ -110,6 +110,16 @@ def test_trace_refuses(intervals: Any, options: dict[str, Any], error: type[Exce
         Trace(tuple(intervals), **{"round_seconds": 1.0} | options)
 
 
+def test_avt(tmp_path: Path) -> None:
+    """Tabs and blanks, nodes without sessions, and sessions that touch."""
+    path = tmp_path / "trace.avt"
+    path.write_text("ab12\t2\t 0 15 30 40\n\nnever\t0\t\nc 2 10 20 20 30\n")
+    found = read_trace(path, round_seconds=10)
+    assert [own.tolist() for own in found.intervals] == [[[0, 15], [30, 40]], [], [[10, 30]]]
+    assert [found.present(number).tolist() for number in range(1, 5)] == [[0, 2], [2], [0], [0]]
+    assert found.probabilities.tolist() == [0.75, 0.0, 0.5]
+
+
 def test_csv(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("client,start,end\n2,0,10\n0,30,40\n\n0,5,15.5\n")
@@ -254,6 +264,14 @@ def test_flash(tmp_path: Path) -> None:
         ("trace.csv", "client,start,end\n-1,0,1\n"),
         ("trace.csv", "client,start,end\n999999999999,0,1\n"),
         ("trace.csv", 'client,start,end\n"0,1,2\n'),
+        ("trace.avt", ""),
+        ("trace.avt", "node\n"),
+        ("trace.avt", "node two 0 1 2 3\n"),
+        ("trace.avt", "node 2 0 1 2\n"),
+        ("trace.avt", "node -1 0 1\n"),
+        ("trace.avt", "node 1 0 soon\n"),
+        ("trace.avt", "node 1 0 nan\n"),
+        ("trace.avt", "node 2 0 5 4 6\n"),
         ("trace.json", ""),
         ("trace.json", "[]"),
         ("trace.json", "{}"),

@@ -1,12 +1,14 @@
-"""Reading availability traces: four formats, one `Trace`.
+"""Reading availability traces: five formats, one `Trace`.
 
     .csv           columns client, start, end (seconds): one row per interval, in any order
     .json          {"0": [[start, end], ...], "1": ...}, seconds
+    .avt           one line a node: id, number of sessions, start and end of each
     .json          FLASH's event log, recognised by its "messages" (see trace_flash)
     .pkl .pickle   FedScale's behaviour trace (see trace_fedscale)
 
 Clients of the first two formats are numbered from 0; a missing number is a client that is never
-available. Files are not trusted: every problem with one raises a `DataError` that names it.
+available. The others number them in the order of the file. Files are not trusted: every problem
+with one raises a `DataError` that names it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.options import option
@@ -77,6 +81,8 @@ def _parse(path: Path) -> tuple[Sequence[Intervals], float | Times | None]:
         return fedscale_intervals(path.read_bytes())
     if path.suffix == ".csv":
         return _csv_intervals(_text(path)), None
+    if path.suffix == ".avt":
+        return _avt_intervals(_text(path)), None
     if path.suffix == ".json":
         try:
             content = json.loads(_text(path), object_pairs_hook=_each_once)
@@ -87,7 +93,7 @@ def _parse(path: Path) -> tuple[Sequence[Intervals], float | Times | None]:
         if all(isinstance(record, dict) for record in content.values()):
             return flash_intervals(content)
         return _json_intervals(content), None
-    raise DataError("a trace file ends in .csv, .json, .pkl or .pickle")
+    raise DataError("a trace file ends in .csv, .json, .avt, .pkl or .pickle")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -124,6 +130,24 @@ def _csv_intervals(text: str) -> list[Intervals]:
         except ValueError as error:
             raise DataError(f"line {line}: must be a client number and two times") from error
     return _numbered(found)
+
+
+def _avt_intervals(text: str) -> list[Intervals]:
+    found: list[Intervals] = []
+    for line, row in enumerate(text.splitlines(), start=1):
+        if not row.strip():
+            continue
+        try:
+            _, count, *times = row.split()
+            found.append(np.array(times, np.float64).reshape(-1, 2))
+            if len(found[-1]) != int(count):
+                raise ValueError
+        except ValueError as error:
+            problem = "must be a node, its number of sessions, and start and end of each"
+            raise DataError(f"line {line}: {problem}") from error
+    if not found:
+        raise DataError("the trace has no client")
+    return found
 
 
 def _json_intervals(content: dict[str, Any]) -> list[Intervals]:
