@@ -14,7 +14,7 @@ from fedsteer import ConfigurationError
 from fedsteer.flower import FedSteer
 from fedsteer.records import Run
 from tests.flower.drifting_clients import FILES, INITIAL, strategy_of, world
-from tests.flower.fake import FakeGrid, arrays, reply_with, values
+from tests.flower.fake import FakeGrid, arrays, drifting, late, reply_with, values
 
 
 def test_start_after_another_loop_resumes_from_its_checkpoint(tmp_path: Path) -> None:
@@ -129,3 +129,16 @@ def test_another_loop_waits_for_nodes_as_ours_does(
     strategy = FedSteer(min_available_nodes=4, registration_timeout=60.0)
     result = Strategy.start(strategy, grid, arrays(**INITIAL), num_rounds=1)
     assert result.train_metrics_clientapp[1]["fedsteer-active"] > 0 and len(looks) == 3
+
+
+def test_a_round_in_which_everybody_fails_leaves_the_model_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    online = FakeGrid({c: drifting(c) for c in range(3)})
+    strategy = FedSteer(fraction_evaluate=0.0)
+    before = values(strategy.start(online, arrays(w=np.zeros(3, np.float32)), 3).arrays)
+    failing = FakeGrid({c: late for c in range(3)})
+    after = values(strategy.start(failing, arrays(**before), 6).arrays)
+    np.testing.assert_array_equal(after["w"], before["w"])
+    assert np.abs(before["w"]).max() > 0
+    assert caplog.text.count("the model stays as it is") == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +222,8 @@ class ServerRun:
         elif step.action == "restart":
             model.restart()
             self.moments = self.optimiser.init()
+        elif step.diagnostics.phase == "train":
+            log(WARNING, "fedsteer: no update could be used: the model stays as it is")
         return fresh
 
     def end_round(
