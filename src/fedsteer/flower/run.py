@@ -223,7 +223,7 @@ class ServerRun:
             model.restart()
             self.moments = self.optimiser.init()
         elif step.diagnostics.phase == "train":
-            log(WARNING, "fedsteer: no update could be used: the model stays as it is")
+            log(WARNING, "fedsteer: a round without a fresh update: the model stays as it is")
         return fresh
 
     def end_round(
