@@ -176,6 +176,29 @@ def test_label_groups_invariants(
     assert same(partition, label_groups(labels, seed=seed, **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("options", [{}, {"labels_per_client": 0.5}, {"replace": True}])
+def test_after_a_swap_the_groups_hold_each_others_labels(options: dict[str, Any]) -> None:
+    before = label_groups(EMNIST_LIKE, seed=0, **options)
+    swapped = label_groups(EMNIST_LIKE, seed=0, swap_after=75, **options)
+    later = swapped.later
+    assert before.later is None and same(before, swapped) and later is not None
+    assert_sound(later, EMNIST_LIKE, disjoint=not options.get("replace"))
+    assert later.group is swapped.group
+    assert later.sizes.tolist() == swapped.sizes.tolist()
+    for held, rare in zip(labels_held(later, EMNIST_LIKE), later.group, strict=True):
+        assert (held < 23).all() if rare else (held >= 23).all()
+    again = label_groups(EMNIST_LIKE, seed=0, swap_after=9, **options)
+    assert again.later is not None and same(later, again.later), "a function of the seed alone"
+
+
+def test_a_swap_into_too_few_points_is_refused() -> None:
+    labels = np.repeat(np.arange(4), [50, 50, 400, 400])
+    options = {"clients": 10, "points": 40, "replace": True, "seed": 0}
+    assert label_groups(labels, **options).sizes.max() == 200
+    with pytest.raises(ConfigurationError, match=r"the rare group .* its 2 labels have 100;"):
+        label_groups(labels, swap_after=3, **options)
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     clients=st.integers(1, 40),
@@ -295,7 +318,7 @@ def test_every_kind_divides_by_its_options(kind: str) -> None:
     assert_sound(partition, DIGITS_LIKE, disjoint=True)
     assert same(partition, options.divide(DIGITS_LIKE, 0))
     assert not same(partition, options.divide(DIGITS_LIKE, 1))
-    for labels in options.label_groups(10).values():
+    for labels in partition.label_groups.values():
         assert labels == sorted(labels) and set(labels) < set(range(10))
 
 

@@ -269,6 +269,27 @@ def test_the_evaluation_of_a_row_is_that_of_the_model() -> None:
     assert row["client_accuracy"]["mean"] == pytest.approx(own.mean())
 
 
+@pytest.mark.parametrize("entry", ["fedavg", "fedsteer"])
+def test_after_a_swap_clients_train_and_are_judged_on_other_labels(entry: str) -> None:
+    plain, swapped = (
+        simulation(small(), entry),
+        simulation(small({"partition.swap_after": 2}), entry),
+    )
+    world, seen = swapped.world, []
+    while not swapped.finished:
+        asked = swapped.ask()
+        held = world.held(swapped.trained + 1 if asked.training else 0).partition
+        assert all(order.points is held.indices[order.client] for order in asked.orders)
+        result = swapped.absorb(asked, world.engine.train_orders(asked.orders))
+        seen.append(result)
+        if swapped.trained <= 2:
+            assert repr(result.row) == repr(plain.round().row)
+    last = seen[-1].row
+    assert last["group_accuracy"]["rare"] == np.mean(last["class_accuracy"][:2])
+    own = world.held(6).holds / world.sizes[:, None] @ last["class_accuracy"]
+    assert last["client_accuracy"]["mean"] == pytest.approx(own.mean())
+
+
 def test_bytes_of_control_variates_are_counted() -> None:
     made, results = played("scaffold")
     size = 4 * made.world.network.dim

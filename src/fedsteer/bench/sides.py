@@ -26,7 +26,7 @@ from fedsteer.data.partition import partition_of
 from fedsteer.rules import make_rule
 from fedsteer.simulate.experiment import Data, Experiment, Model, RunPlan
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.world import build_world
+from fedsteer.simulate.world import Holdings, build_world
 from fedsteer.training import LocalTraining
 
 ENDLESS = 1_000_000_000
@@ -106,10 +106,10 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
     held = [points[work.own(client)] for client in range(workload.clients)]
     partition = partition_of(held)
     odds = np.full(workload.clients, workload.cohort / workload.clients)
+    holds = who_holds_what(partition, work.labels)
     world = replace(
         build_world(experiment, 0),
-        partition=partition,
-        holds=who_holds_what(partition, work.labels),
+        holdings=(Holdings(since=0, partition=partition, holds=holds),),
         participation=Timetable(workload.clients, odds, work.cohorts),
         reported=odds,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -33,6 +33,8 @@ class Partition:
     indices: tuple[Indices, ...]
     group: Indices
     group_names: tuple[str, ...]
+    label_groups: dict[str, list[int]] = field(default_factory=dict)  # reported apart, if any
+    later: Partition | None = None  # see `PartitionOptions.changes_after`
 
     def __post_init__(self) -> None:
         if self.sizes.min() == 0:
@@ -82,9 +84,10 @@ class PartitionOptions(ABC):
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
         """What `divide` returns; all draws come from `rng`."""
 
-    def label_groups(self, classes: int) -> dict[str, list[int]]:
-        """Named groups of labels whose accuracy is reported apart, if the kind has any."""
-        return {}
+    @property
+    def changes_after(self) -> int | None:
+        """Training rounds after which clients hold `Partition.later`; None: never."""
+        return None
 
     def points_to_share(self, available: int) -> int:
         """`points`, which must be set if clients share points, of those available."""

@@ -4,12 +4,14 @@ A fraction gamma of the clients (the common group) holds the first half of the l
 (the rare group) the second half. Both groups hold about the same amount of data, so the few clients
 of the rare group are large. With `points` the average over all clients, a common client has
 floor(points / 2 / gamma) points and a rare one floor(points / 2 / (1 - gamma)).
+
+With `swap_after`, labels drift: from the round after it on, the groups hold each other's labels.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,16 +42,22 @@ class LabelGroups(PartitionOptions):
         1.0, "share of its group's labels a client holds", above=0, high=1
     )
 
-    def label_groups(self, classes: int) -> dict[str, list[int]]:
-        """The common labels and the rare ones."""
-        return dict(zip(_GROUPS, (kinds.tolist() for kinds in _halves(classes)), strict=True))
+    swap_after: int | None = option(
+        None, "training rounds after which the groups swap labels; none: never", low=1
+    )
+
+    @property
+    def changes_after(self) -> int | None:
+        """The swap."""
+        return self.swap_after
 
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
         """Points by common and rare labels; which clients are common is drawn.
 
         A client holds a share `labels_per_client` of its group's labels, drawn for each client,
         and its points are spread over them as evenly as the data allows. `points=None` takes as
-        many as both groups have.
+        many as both groups have. After a swap, clients of the same sizes draw their points from
+        the labels of the other group.
         """
         classes = int(labels.max()) + 1
         if classes < 2:
@@ -64,7 +72,23 @@ class LabelGroups(PartitionOptions):
         sizes = self._sizes(members, halves, counts)
         group = np.ones(self.clients, dtype=np.int64)
         group[rng.permutation(self.clients)[:common_clients]] = 0
-        pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
+        first = self._phase(labels, group, sizes, halves, rng)
+        if self.swap_after is None:
+            return first
+        return replace(first, later=self._phase(labels, group, sizes, halves[::-1], rng))
+
+    def _phase(
+        self,
+        labels: Indices,
+        group: Indices,
+        sizes: tuple[int, ...],
+        halves: list[Indices],
+        rng: np.random.Generator,
+    ) -> Partition:
+        """Clients of group g have points of the labels `halves[g]`."""
+        counts = np.bincount(labels)
+        self._check_room(np.bincount(group).tolist(), sizes, halves, counts)
+        pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(len(counts))]
         used = np.zeros_like(counts)
         indices = []
         for client, rare in enumerate(group):
@@ -86,28 +110,39 @@ class LabelGroups(PartitionOptions):
                 takes = zip(allowed, used[allowed], quota, strict=True)
                 indices.append(np.concatenate([pools[k][at : at + n] for k, at, n in takes]))
             used[allowed] += quota
-        return partition_of(indices, group, _GROUPS)
+        kinds = {name: half.tolist() for name, half in zip(_GROUPS, halves, strict=True)}
+        return replace(partition_of(indices, group, _GROUPS), label_groups=kinds)
 
     def _sizes(
         self, members: tuple[int, int], halves: list[Indices], counts: Indices
     ) -> tuple[int, ...]:
         """The points of a common and of a rare client."""
         shares, points = (self.gamma, 1 - self.gamma), self.points
-        available = [int(counts[half].sum()) for half in halves]
         if points is None:
-            each = [have // number for have, number in zip(available, members, strict=True)]
+            have = [int(counts[half].sum()) for half in halves]
+            each = [points // number for points, number in zip(have, members, strict=True)]
             points = min(_floor(2 * s * n) for s, n in zip(shares, each, strict=True))
         sizes = tuple(_floor(points / 2 / share) for share in shares)
         if min(sizes) < 1:
             raise ConfigurationError(f"points={points} leaves a group without data")
+        return sizes
+
+    def _check_room(
+        self,
+        members: list[int],
+        sizes: tuple[int, ...],
+        halves: list[Indices],
+        counts: Indices,
+    ) -> None:
+        """Refuse if the labels of a group have too few points for its clients."""
         for rare, name in enumerate(_GROUPS):
             number = 1 if self.replace else members[rare]
-            if number * sizes[rare] > available[rare]:
+            available = int(counts[halves[rare]].sum())
+            if number * sizes[rare] > available:
                 raise ConfigurationError(
                     f"the {name} group needs {number} x {sizes[rare]} = {number * sizes[rare]} "
-                    f"points, its {len(halves[rare])} labels have {available[rare]}; {self._remedy}"
+                    f"points, its {len(halves[rare])} labels have {available}; {self._remedy}"
                 )
-        return sizes
 
     @property
     def _remedy(self) -> str:

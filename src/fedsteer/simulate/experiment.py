@@ -93,6 +93,11 @@ class Experiment:
             raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
+        if (after := self.partition.changes_after) is not None and after >= self.run.rounds:
+            raise ConfigurationError(
+                f"partition.swap_after = {after} comes after the last round: run.rounds = "
+                f"{self.run.rounds}"
+            )
         for section, tables in (("options", self.options), ("variants", self.variants)):
             for name, table in tables.items():
                 if not isinstance(table, Mapping):

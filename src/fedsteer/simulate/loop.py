@@ -124,7 +124,10 @@ class Simulation:
         available = self.world.participation.present(drawn).tolist()
         requests = self.rule.plan(self.state, self.number, available)
         return Asked(
-            requests=requests, orders=self._orders(requests, drawn), training=training, began=began
+            requests=requests,
+            orders=self._orders(requests, drawn, drawn if training else 0),
+            training=training,
+            began=began,
         )
 
     def absorb(self, asked: Asked, trained: Trained) -> RoundResult:
@@ -188,8 +191,12 @@ class Simulation:
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
 
-    def _orders(self, asked: Requests, drawn: int) -> list[Order]:
-        """What each client asked has to do; participation and batches are those of `drawn`."""
+    def _orders(self, asked: Requests, drawn: int, trained: int) -> list[Order]:
+        """What each client asked has to do; participation and batches are those of `drawn`.
+
+        trained   the training round, 0 in a warm-up
+        """
+        points = self.world.held(trained).partition.indices
         control = asked.shared.get("control")
         proximal = float(asked.shared.get("proximal", 0.0))
         orders = []
@@ -202,7 +209,7 @@ class Simulation:
             orders.append(
                 Order(
                     client=int(client),
-                    points=self.world.partition.indices[int(client)],
+                    points=points[int(client)],
                     seed=self.world.seed,
                     round=drawn,
                     start=own.get("start", self.model),
@@ -246,7 +253,7 @@ class Simulation:
         return self.optimiser.averaged(self.moments)
 
     def _evaluation(self) -> dict[str, Any]:
-        world = self.world
+        world, held = self.world, self.world.held(self.trained)
         test = world.test_images, world.test_labels
         found = evaluate(world.network, self.model, *test, world.dataset.classes)
         row: dict[str, Any] = {}
@@ -262,6 +269,6 @@ class Simulation:
             "accuracy": found.accuracy,
             "loss": found.loss,
             "class_accuracy": found.class_accuracy.tolist(),
-            "group_accuracy": found.group_accuracy(world.label_groups),
-            "client_accuracy": found.client_accuracy(world.holds.astype(np.float64)),
+            "group_accuracy": found.group_accuracy(held.partition.label_groups),
+            "client_accuracy": found.client_accuracy(held.holds.astype(np.float64)),
         }

@@ -136,7 +136,7 @@ def _data_record(world: World) -> dict[str, Any]:
         "name": world.dataset.name,
         "classes": world.dataset.classes,
         "checksums": dict(world.dataset.checksums),
-        "label_groups": world.label_groups,
+        "label_groups": world.partition.label_groups,
     }
 
 

@@ -36,14 +36,22 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class Holdings:
+    """Who holds what, from a training round on."""
+
+    since: int
+    partition: Partition
+    holds: NDArray[np.int64]  # (clients, classes)
+
+
+@dataclass(frozen=True)
 class World:
     """One (experiment, seed), as every rule meets it."""
 
     experiment: Experiment
     seed: int
     dataset: Dataset
-    partition: Partition
-    holds: NDArray[np.int64]  # (clients, classes)
+    holdings: tuple[Holdings, ...]  # of all phases of the training, usually one
     participation: Participation
     reported: Floats | None  # p_i as rules are told
     network: Network
@@ -51,8 +59,21 @@ class World:
     torch_threads: int
     test_images: Tensor
     test_labels: Tensor
-    held_out: tuple[Tensor, Tensor] | None  # training points that no client holds
-    label_groups: dict[str, list[int]]
+    held_out: tuple[Tensor, Tensor] | None  # training points that no client ever holds
+
+    def held(self, round: int) -> Holdings:
+        """What clients hold in a training round; in round 0, the warm-up, what they begin with."""
+        return [part for part in self.holdings if part.since <= round][-1]
+
+    @property
+    def partition(self) -> Partition:
+        """The points clients begin with."""
+        return self.holdings[0].partition
+
+    @property
+    def holds(self) -> NDArray[np.int64]:
+        """(clients, classes) of the points clients begin with."""
+        return self.holdings[0].holds
 
     @property
     def sizes(self) -> Floats:
@@ -75,6 +96,13 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     dataset, tensors = _load(json.dumps(asdict(experiment.data), sort_keys=True), device)
     images, labels, test_images, test_labels = tensors
     partition = experiment.partition.divide(dataset.train_labels, seed)
+    phases = {0: partition}
+    if partition.later is not None:
+        phases[(experiment.partition.changes_after or 0) + 1] = partition.later
+    holdings = tuple(
+        Holdings(since=since, partition=own, holds=who_holds_what(own, dataset.train_labels))
+        for since, own in phases.items()
+    )
     clients = partition.clients
     present = experiment.participation.process(clients, seed)
     reported = experiment.participation.told(present, seed)
@@ -102,8 +130,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         experiment=experiment,
         seed=seed,
         dataset=dataset,
-        partition=partition,
-        holds=who_holds_what(partition, dataset.train_labels),
+        holdings=holdings,
         participation=present,
         reported=reported,
         network=network,
@@ -111,8 +138,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         torch_threads=torch_threads,
         test_images=test_images[len(test_labels) - kept :],
         test_labels=test_labels[len(test_labels) - kept :],
-        held_out=_held_out(images, labels, partition, seed),
-        label_groups=experiment.partition.label_groups(dataset.classes),
+        held_out=_held_out(images, labels, holdings, seed),
     )
 
 
@@ -125,10 +151,11 @@ def _load(plan: str, device: str) -> tuple[Dataset, list[Tensor]]:
 
 
 def _held_out(
-    images: Tensor, labels: Tensor, partition: Partition, seed: int
+    images: Tensor, labels: Tensor, holdings: tuple[Holdings, ...], seed: int
 ) -> tuple[Tensor, Tensor] | None:
-    """Up to 2,000 training points that no client holds; settings are chosen on these."""
-    free = np.setdiff1d(np.arange(len(labels)), np.concatenate(partition.indices))
+    """Up to 2,000 training points that no client ever holds; settings are chosen on these."""
+    taken = np.concatenate([own for held in holdings for own in held.partition.indices])
+    free = np.setdiff1d(np.arange(len(labels)), taken)
     if len(free) < 200:
         return None
     draw = generator(seed, "held-out points")
