@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation import Trace, read_trace
+from fedsteer.participation import PROCESSES, Trace, read_trace
 
 HOUR = 3600.0
 
@@ -328,3 +328,24 @@ def test_a_client_that_comes_twice_is_refused(tmp_path: Path) -> None:
     path.write_text('{"a": [[0, 10]], "a": [[20, 30]]}')
     with pytest.raises(DataError, match="'a' comes twice"):
         read_trace(path, round_seconds=5)
+
+
+def test_a_relative_path_is_also_looked_for_among_the_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "client,start,end\n0,0,1\n"
+    monkeypatch.setenv("FEDSTEER_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    options = PROCESSES["trace"](trace="own.csv")  # type: ignore[call-arg]
+    assert options.files() == {"trace": "own.csv"}
+    with pytest.raises(DataError, match=r"own\.csv: cannot be read"):
+        options.process(1, 0)
+    for place in ("data/traces", "data", "."):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "own.csv").write_text(content)
+        found = Path(options.files()["trace"]).absolute()
+        assert found == (tmp_path / place / "own.csv").absolute()
+    assert options.process(1, 0).clients == 1
+    own = str(tmp_path / "data" / "own.csv")
+    assert PROCESSES["trace"](trace=own).files() == {"trace": own}  # type: ignore[call-arg]
+    assert PROCESSES["groups"]().files() == {}

@@ -16,6 +16,7 @@ from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table
+from fedsteer.simulate.world import build_world
 from fedsteer.training.models import make_network
 
 NAMES = [
@@ -25,6 +26,7 @@ NAMES = [
     "differences",
     "frequency",
     "heatmap",
+    "matrix",
     "n500",
     "reconstruction",
     "table1",
@@ -40,8 +42,8 @@ def test_all_of_them_are_shipped() -> None:
 @pytest.mark.parametrize("reading", ["paper", "authors"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_cell_can_be_built(name: str, reading: str, tmp_path: Path) -> None:
-    if (name, reading) == ("differences", "authors"):
-        pytest.skip("has both readings in itself")
+    if reading == "authors" and name in ("differences", "matrix"):
+        pytest.skip("has no other reading")
     sheet = load_paper_table(name, reading=reading)
     assert sheet.cells(tmp_path)
     for published in sheet.published.values():
@@ -165,7 +167,50 @@ def test_the_record_says_what_the_table_needs() -> None:
         "core-size",
         "heatmap",
         "errors",
+        "matrix",
     }
+
+
+def test_a_column_may_have_seeds_of_its_own_and_leave_rules_out() -> None:
+    columns = {one.name: one for one in load_paper_table("matrix").experiments}
+    assert (columns["paper"].seeds, columns["harsh"].seeds) == (5, 10)
+    assert "fedsteer" in columns["paper"].rules and "fedsteer" not in columns["thousand"].rules
+    assert {one.server.average for one in columns.values()} == {10}
+    assert all(one.seeds == 3 for one in load_paper_table("matrix", seeds=3).experiments)
+
+
+def test_a_swap_keeps_its_share_of_the_rounds() -> None:
+    def swap(**options: Any) -> int | None:
+        (drift,) = load_paper_table("matrix", only="drift", **options).experiments
+        return drift.partition.changes_after
+
+    assert swap() == 75 and swap(smoke=True) == 2
+    assert swap(settings={"run.rounds": 20}) == 10
+    assert swap(settings={"run.rounds": 20, "partition.swap_after": 3}) == 3
+    with pytest.raises(ConfigurationError, match="after the last round"):
+        swap(settings={"run.rounds": 1})
+
+
+def test_columns_of_an_absent_trace_are_left_out_unless_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDSTEER_DATA", str(tmp_path))
+    command = ["reproduce", "matrix", "--smoke", "--seeds", "1", "--quiet", "--only"]
+    out = ["--out", str(tmp_path / "out")]
+    assert main([*command, "skype", *out]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("fedsteer: skype-10 needs SKYPE.avt, which is neither here nor")
+    assert said.count("\n") == 1 and not (tmp_path / "out").exists()
+    table = load_paper_table("matrix", only="fashion")
+    assert list(table.absent_files()) == ["fashion-skype-30"]
+    kept = table.without(table.absent_files())
+    assert [one.name for one in kept.experiments] == list(kept.published)
+    assert kept.published.keys() == {"fashion-paper", "fashion-half", "fashion-bursts"}
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "SKYPE.avt").write_text("a 1 0 9\n" * 100)
+    assert not load_paper_table("matrix").absent_files()
+    world = build_world(load_paper_table("matrix", only="skype-30", smoke=True).experiments[0], 0)
+    assert world.participation.clients == 12
 
 
 def test_a_smoke_run_keeps_sizes_apart() -> None:

@@ -41,6 +41,17 @@ def execute(options: argparse.Namespace) -> int:
         idle = [one.without_effect([setting]) for one in paper_table.experiments]
         if all(idle):
             raise ConfigurationError(str(idle[0]))
+    absent = paper_table.absent_files()
+    lines = [
+        f"{column} needs {path}, which is neither here nor in $FEDSTEER_DATA/traces; "
+        "docs/traces.md says where to get it"
+        for column, path in absent.items()
+    ]
+    if len(absent) == len(paper_table.experiments):
+        raise ConfigurationError(lines[0])
+    for line in lines:
+        print(f"fedsteer: left out: {line}", file=sys.stderr)
+    paper_table = paper_table.without(absent)
     out = writable(options.out or Path("runs", _folder(options)))
     before = read_sheet(out)
     if before is not None and before.get("name") != paper_table.name:

@@ -76,6 +76,10 @@ class ParticipationOptions(ABC):
     def process(self, clients: int, seed: int) -> Participation:
         """The process these options describe."""
 
+    def files(self) -> dict[str, str]:
+        """The files that the draws depend on, by setting."""
+        return {}
+
     def told(self, process: Participation, seed: int) -> Probabilities | None:
         """What rules are told of p: the truth, wrong values, or nothing (they estimate it).
 

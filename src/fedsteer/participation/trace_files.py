@@ -47,9 +47,19 @@ class TraceOptions(ParticipationOptions):
         """The trace; if it has more devices than there are clients, a sample of them."""
         if self.trace is None:
             raise ConfigurationError("participation.trace must name a file")
-        changed = os.stat(self.trace).st_mtime_ns if os.path.exists(self.trace) else 0
-        trace = _read_once(self.trace, self.round_seconds, changed)
+        path = self.files()["trace"]
+        changed = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+        trace = _read_once(path, self.round_seconds, changed)
         return trace if trace.clients == clients else trace.sample(clients, seed)
+
+    def files(self) -> dict[str, str]:
+        """The trace: here, or in $FEDSTEER_DATA or its folder `traces`."""
+        if self.trace is None:
+            return {}
+        places = [Path(self.trace)]
+        if root := os.environ.get("FEDSTEER_DATA"):
+            places += [Path(root, self.trace), Path(root, "traces", self.trace)]
+        return {"trace": str(next((place for place in places if place.exists()), self.trace))}
 
 
 def read_trace(

@@ -118,10 +118,10 @@ def manifest(world: World, rule: RuleSpec) -> dict[str, Any]:
 def _files(experiment: Experiment) -> dict[str, tuple[str, str]]:
     """The user's files that numbers depend on, with their checksums: those that participation
     reads, and the code of a network of the user's own."""
-    plan = experiment.participation
-    paths = {e.name: getattr(plan, e.name) for e in fields(plan) if e.metadata["path"]}
-    paths["model_code"] = source_of(experiment.model.name)
-    return {key: (path, _checksum(path)) for key, path in paths.items() if path is not None}
+    paths = experiment.participation.files()
+    if (code := source_of(experiment.model.name)) is not None:
+        paths["model_code"] = code
+    return {key: (path, _checksum(path)) for key, path in paths.items()}
 
 
 def _checksum(path: str) -> str:

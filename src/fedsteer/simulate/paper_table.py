@@ -1,14 +1,15 @@
 """A table or figure of the paper: several experiments side by side, with the published numbers.
 
-Each is a TOML file in `experiments/paper`: `rules`, `variants` and `seeds` for all columns, and one
-`[[columns]]` per experiment, made from a shipped one by `set`, with the paper's numbers. A column
-may have `rules` of its own, and `reading = "authors"` to start from the authors' code.
+Each is a TOML file in `experiments/paper`: `rules`, `variants`, `seeds` and `set` for all columns,
+and one `[[columns]]` per experiment, made from a shipped one by `set`, with the paper's numbers. A
+column may have `rules` and `seeds` of its own, leave rules out by `without`, and start from the
+authors' code by `reading = "authors"`.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import ceil
@@ -41,6 +42,21 @@ class PaperTable:
         return [
             cell for one in self.experiments for cell in plan_cells(one, one.rules, out / one.name)
         ]
+
+    def absent_files(self) -> dict[str, str]:
+        """Of every column that needs a file which is not there, the file."""
+        return {
+            one.name: path
+            for one in self.experiments
+            for path in one.participation.files().values()
+            if not Path(path).exists()
+        }
+
+    def without(self, columns: Collection[str]) -> PaperTable:
+        """The table without these columns."""
+        kept = [one for one in self.experiments if one.name not in columns]
+        published = {one.name: self.published[one.name] for one in kept}
+        return replace(self, experiments=kept, published=published)
 
     def record(self, command: str = "") -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
@@ -83,22 +99,25 @@ def load_paper_table(
         raise ConfigurationError(f"{name} compares readings itself; leave out --reading")
     experiments, published = [], {}
     for column in wanted:
-        base, own = column["experiment"], column["set"]
+        base, own = column["experiment"], table.get("set", {}) | column.get("set", {})
+        rules, left_out = column.get("rules", table["rules"]), column.get("without", ())
         suffix = "" if reading == "paper" else reading
         experiment = replace(
             load_experiment(base, own),
             name="-".join(filter(None, (column["name"], suffix))),
             title=", ".join(filter(None, (f"{table['title']}: {column['name']}", suffix))),
-            rules=column.get("rules", table["rules"]),
+            rules=[rule for rule in rules if rule not in left_out],
             variants=table.get("variants", {}),
-            seeds=table["seeds"] if seeds is None else seeds,
+            seeds=column.get("seeds", table["seeds"]) if seeds is None else seeds,
         )
         if "authors" in (reading, column.get("reading")):
             # The column's own settings (500 clients, 60 points) stay on top.
             experiment = experiment.changed(_reading("authors", base) | own)
         if smoke:
-            experiment = _smaller(experiment).changed(_reading("smoke", base))
-        experiments.append(experiment.changed(settings or {}))
+            smaller = _reading("smoke", base)
+            fitting = {k: v for k, v in smaller.items() if not experiment.without_effect([k])}
+            experiment = _with(_smaller(experiment), fitting)
+        experiments.append(_with(experiment, settings or {}))
         published[experiment.name] = {} if smoke else column.get("paper", {})
     title, about = table["title"], _about(tables[name])
     if smoke:
@@ -118,6 +137,15 @@ def _about(text: str) -> str:
     head = takewhile(lambda line: line.startswith("#"), text.splitlines())
     paragraphs = "\n".join(line.removeprefix("#").strip() for line in head).split("\n\n")
     return "\n\n".join(part.replace("\n", " ") for part in paragraphs)
+
+
+def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
+    """With the settings, and a change of the partition after the same share of the rounds."""
+    after, rounds = experiment.partition.changes_after, settings.get("run.rounds")
+    if after is not None and isinstance(rounds, int):
+        moved = max(1, after * rounds // experiment.run.rounds)
+        settings = {"partition.swap_after": moved, **settings}
+    return experiment.changed(settings)
 
 
 def _reading(name: str, base: str) -> dict[str, Any]:
