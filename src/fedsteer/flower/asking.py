@@ -1,4 +1,4 @@
-"""What is asked: which nodes take part in a round, and what each of them is sent."""
+"""The requests of a round: which nodes take part, and what each of them receives."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Asked:
     requests: Requests
     online: set[int]
     share: float  # of the nodes online that was sampled
-    clients: dict[int, str]  # node -> the client it is taken for
+    clients: dict[int, str]  # node -> the client it counts as
     messages: list[Message] = field(default_factory=list)
     sent: dict[int, NDArray[Any]] = field(default_factory=dict)  # node -> its steered vector
 
@@ -100,7 +100,7 @@ class Asked:
             own = self.requests.each.get(client, {})
             start, vector = arrays, global_vector
             if "start" in own:
-                start = to_record(model.layout.unflatten(own["start"], model.rest))
+                start = model.record_of(own["start"])
                 # As rounded to the model's precision.
                 vector = model.layout.flatten(to_named(start))
             settings = ConfigRecord(dict(config))

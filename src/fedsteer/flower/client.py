@@ -1,4 +1,4 @@
-"""What clients need to report who they are, and for the two rules that change local training.
+"""Helpers for clients: reporting an id, and the two rules that change local training.
 
 identity:  ClientApp(mods=[report_identity]) sends the node's partition id along
 FedProx:   add `proximal_penalty(model, message, sent)` to the loss

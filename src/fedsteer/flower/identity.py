@@ -51,10 +51,6 @@ def key_name(public_key: bytes) -> str:
     return f"key-{sha256(public_key).hexdigest()[:32]}"
 
 
-class ClaimRefused(Exception):
-    """A reply claims an identity that is not its own; the message says why."""
-
-
 @dataclass
 class Identities:
     """What is known about nodes, kept in the checkpoint."""
@@ -67,12 +63,12 @@ class Identities:
     nameless_told: bool = False  # once per process, so not in the checkpoint
 
     def meet(self, nodes: Mapping[int, bytes]) -> dict[int, str]:
-        """Remember the nodes' public keys (empty: none); the client each node is taken for."""
+        """Remember the nodes' public keys (empty: none); return the client each node counts as."""
         self.keys |= {node: key_name(key) for node, key in nodes.items() if key}
         return {node: self.expected(node) for node in nodes}
 
     def expected(self, node: int) -> str:
-        """The client that this node is taken for until it answers."""
+        """The client that this node counts as until it answers."""
         if self.authenticated and node in self.keys:
             return self.keys[node]
         return self.names.get(node, f"node-{node}")
@@ -103,18 +99,14 @@ class Identities:
         self, claims: Mapping[int, str | None], online: Collection[int]
     ) -> tuple[dict[int, str], dict[int, str]]:
         """(node -> client, node -> reason to refuse it) for the replies of one round."""
-        clients: dict[int, str] = {}
-        refused: dict[int, str] = {}
-        for node, reported in claims.items():
-            try:
-                clients[node] = self._identify(node, reported, online)
-            except ClaimRefused as refusal:
-                refused[node] = str(refusal)
-        for name, count in Counter(clients.values()).items():
-            if count > 1:
-                for node in [node for node, claimed in clients.items() if claimed == name]:
-                    refused[node] = f"{name} was claimed by {count} nodes in one round"
-                    del clients[node]
+        found = {node: self._identify(node, said, online) for node, said in claims.items()}
+        clients = {node: name for node, (name, why_not) in found.items() if not why_not}
+        refused = {node: why_not for node, (_, why_not) in found.items() if why_not}
+        claimed = Counter(clients.values())
+        for node, name in list(clients.items()):
+            if claimed[name] > 1:
+                refused[node] = f"{name} was claimed by {claimed[name]} nodes in one round"
+                del clients[node]
         for node, name in clients.items():
             if (reported := claims[node]) is None:
                 continue
@@ -125,25 +117,25 @@ class Identities:
                 self.names = others | {node: name}
         return clients, refused
 
-    def _identify(self, node: int, reported: str | None, online: Collection[int]) -> str:
-        if not self.trusts(node):
-            raise ClaimRefused("has no public key although nodes must be authenticated")
+    def _identify(
+        self, node: int, reported: str | None, online: Collection[int]
+    ) -> tuple[str, str]:
+        """The client that a reply comes from, and why that is refused ("" if it is not)."""
         before = self.expected(node)
+        if not self.trusts(node):
+            return before, "has no public key although nodes must be authenticated"
         if reported is None:
-            return before
+            return before, ""
         if self.authenticated:
-            if self.owners.get(reported, before) != before:
-                raise ClaimRefused(f"reports id {reported!r}, which belongs to another key")
-            return before
+            own = self.owners.get(reported, before) == before
+            return before, "" if own else f"reports id {reported!r}, which belongs to another key"
         name = client_name(reported, ("client-",))  # it cannot become a key or node by saying so
         if node in self.names and before != name:
-            raise ClaimRefused(f"reports id {reported!r} but was {before} before")
+            return name, f"reports id {reported!r} but was {before} before"
         holder = next((other for other, held in self.names.items() if held == name), node)
         if holder != node and holder in online:
-            raise ClaimRefused(
-                f"reports id {reported!r}, which belongs to node {holder}, still online"
-            )
-        return name
+            return name, f"reports id {reported!r}, which belongs to node {holder}, still online"
+        return name, ""
 
     def hints(
         self,
@@ -154,10 +146,7 @@ class Identities:
         members: Iterable[Any],
         online: Collection[int],
     ) -> Iterator[str]:
-        """Warnings after round `number`: clients that options name never answered, or no ids.
-
-        `named` are the clients that options name, by option.
-        """
+        """Warnings after a round. `named` are the clients that options name, by option."""
         met = answered.union(self.names.values(), self.keys.values() if self.authenticated else ())
         missing = [
             f"{len(names - met)} of {len(names)} in {option} ({few(names - met)})"
@@ -177,7 +166,6 @@ class Identities:
             yield NAMELESS + (GONE.format(len(gone), few(gone)) if gone else "")
 
     def pack(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "keys": list(self.keys.items()),
             "names": list(self.names.items()),
@@ -186,7 +174,6 @@ class Identities:
         }
 
     def restore(self, packed: Mapping[str, Any]) -> None:
-        """Take over what `pack` returned."""
         self.keys, self.names = dict(packed["keys"]), dict(packed["names"])
         self.owners, self.left = dict(packed["owners"]), set(packed["left"])
 

@@ -85,7 +85,6 @@ class Layout:
         return flat
 
     def rest(self, arrays: Named) -> Arrays:
-        """The arrays that are not steered."""
         return {piece.name: arrays[piece.name] for piece in self.pieces if piece.place is None}
 
     def unflatten(self, flat: NDArray[Any], rest: Named) -> Arrays:
@@ -148,7 +147,7 @@ class GlobalModel:
         self._last_record = dict(record)
 
     def take(self, record: ArrayRecord) -> None:
-        """Adopt arrays that somebody changed since `record()`, for example by adding noise."""
+        """Adopt arrays that other code changed since `record()`, for example by adding noise."""
         if dict(record) != self._last_record:
             named = to_named(record)
             self.layout.check(named)
@@ -176,13 +175,11 @@ class GlobalModel:
         ]
 
     def pack(self) -> Arrays:
-        """Named arrays for the checkpoint."""
         arrays = {"model": self.vector, "initial": self._initial_vector}
         arrays |= {f"rest/{name}": array for name, array in self.rest.items()}
         return arrays | {f"initial-rest/{name}": a for name, a in self._initial_rest.items()}
 
     def restore(self, arrays: Arrays) -> None:
-        """Take over what `pack` returned."""
         self.vector, self.rest = arrays["model"], below("rest/", arrays)
         self._initial_vector = arrays["initial"]
         self._initial_rest = below("initial-rest/", arrays)

@@ -1,4 +1,4 @@
-"""What arrives: who sent what, and why the rest cannot be used.
+"""Replies of a round: which client sent what, and why the rest cannot be used.
 
 Nothing a client sends can stop a round. Late, failed, malformed and misattributed replies are
 recorded with a reason and left out. Updates that are not finite pass here; the rule drops them and
@@ -44,6 +44,12 @@ class Reply:
     rest: Arrays  # arrays that are not steered
     content: RecordDict
 
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What clients.jsonl says of it, besides the numbers of the rule."""
+        steps, node = self.numbers["steps"], f"node-{self.node}"
+        return {"node": node, "loss": self.loss, "steps": steps, "reported": self.reported}
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -61,7 +67,6 @@ def read_replies(
     identities: Identities,
     weighted_by_key: str,
 ) -> Reading:
-    """Sort out the replies to a round."""
     contents, failed = _sort_out(replies, asked)
     read: dict[int, Reply] = {}
     for node, content in contents.items():
@@ -87,8 +92,8 @@ def leave_out_mistaken(
 ) -> None:
     """Leave out updates that began from arrays made for another client.
 
-    A node is taken for a client before it answers. If that was wrong, and either of the two clients
-    has a start or correction of its own, the update is useless, this once.
+    Before a node answers, we assume which client it is. If that was wrong, and either of the two
+    clients has a start or correction of its own, the update is useless, this once.
     """
     if not asked.requests.each and "control" not in asked.requests.shared:
         return
@@ -96,16 +101,16 @@ def leave_out_mistaken(
     requests = rule.plan(state, number, [reply.client for reply in mistaken])
     own = asked.requests.each.keys() | requests.each.keys()
     for reply in mistaken:
-        taken_for = asked.clients[reply.node]
-        if taken_for in own or reply.client in own:
-            reason = f"was taken for {taken_for} and received what is meant for it"
+        assumed = asked.clients[reply.node]
+        if assumed in own or reply.client in own:
+            reason = f"was taken for {assumed} and received what is meant for it"
             reading.usable.remove(reply)
             reading.failed[reply.client] = reason
             log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
 
 
 def warn_of(words: str, reasons: Mapping[Any, str]) -> None:
-    """Warn of the first few; clients.jsonl names all."""
+    """Log the first few; clients.jsonl names all."""
     for name, reason in list(reasons.items())[:MOST_WARNINGS]:
         log(WARNING, f"fedsteer: {words}", name, reason)
     if (more := len(reasons) - MOST_WARNINGS) > 0:

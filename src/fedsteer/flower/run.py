@@ -32,7 +32,7 @@ NEW_RUN: dict[str, Any] = {"number": 0, "trained": 0, "used": 0, "totals": {}, "
 
 
 class ServerRun:
-    """Model, rule state, optimiser moments, identities and totals, and their folder.
+    """Model, rule state, optimiser moments, identities, totals, and the folder they are saved to.
 
     The model and the states exist once `begin` has seen the first arrays.
     """
@@ -42,7 +42,7 @@ class ServerRun:
     moments: State
     number = 0  # of the last finished round
     trained: int  # rounds without the warm-up
-    used: int  # updates that the rule used, those of a warm-up included
+    used: int  # updates that the rule used, including those of a warm-up
     totals: Totals
 
     def __init__(
@@ -249,15 +249,7 @@ class ServerRun:
             **columns,
             train_loss=float(np.mean(losses)) if losses else None,
         )
-        extras = {
-            reply.client: {
-                "node": f"node-{reply.node}",
-                "loss": reply.loss,
-                "steps": reply.numbers["steps"],
-                "reported": reply.reported,
-            }
-            for reply in reading.usable
-        }
+        extras = {reply.client: reply.columns for reply in reading.usable}
         collected = set(asked.requests.collect)
         self.store.record(row, client_rows(number, diagnostics, collected, extras, reading.failed))
         self.number = number
@@ -266,7 +258,6 @@ class ServerRun:
         return row
 
     def save(self) -> None:
-        """Write the checkpoint."""
         arrays, server = pack_server(self.state, self.moments, self.model.vector)
         run = {
             "number": self.number,

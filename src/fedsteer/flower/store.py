@@ -77,7 +77,7 @@ class RunStore:
     def round_begins(self) -> None:
         """Start the clock; close the last round if its loop never evaluated."""
         self.close_round()
-        if self.folder is not None:  # a run that was complete may go on
+        if self.folder is not None:  # a complete run may be extended
             (self.folder / RESULT).unlink(missing_ok=True)
         self._round_began = time.perf_counter()
 
@@ -89,7 +89,6 @@ class RunStore:
                 self.records.append("clients", client_row)
 
     def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
-        """Write a checkpoint of everything, atomically."""
         if self.records is not None:
             self.records.save(arrays, dict(run) | {"pending": self.pending})
 

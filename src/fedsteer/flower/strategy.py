@@ -1,9 +1,9 @@
 """A Flower strategy around a rule: messages in, a `Round` to the rule, arrays out.
 
 The rule and the server optimiser are those of the simulator and decide everything that happens to
-the model. The strategy only translates: who is asked (`asking`), what arrives (`replies`), which
-client it comes from (`identity`), what a round changes on the server (`run`), and what is written
-to disk (`store`).
+the model. The strategy only translates. Its parts: requests to nodes (`asking`), their replies
+(`replies`), which client a reply comes from (`identity`), what a round changes on the server
+(`run`), and what goes to disk (`store`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ class RuleStrategy(Strategy):
         return cls(**(from_run_config(cls.rule_name, config) | more))
 
     def summary(self) -> None:
-        """Log what will run."""
         log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
         log(INFO, "\t├──> probabilities: %s", self.run.rule_options["probabilities"])
         log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
@@ -116,16 +115,16 @@ class RuleStrategy(Strategy):
             return grid.send_and_receive(wanted, timeout=self._timeout) if wanted else []
 
         def evaluate_on_server(number: int) -> None:
-            found = None if evaluate_fn is None else evaluate_fn(number, result.arrays)
-            if found is not None:
+            if evaluate_fn is None:
+                return
+            if (found := evaluate_fn(number, result.arrays)) is not None:
                 log(INFO, "\t└──> evaluation by the server: %s", found)
                 result.evaluate_metrics_serverapp[number] = found
                 store.evaluated(found, "server")
-            if evaluate_fn is not None and (averaged := run.averaged) is not None:
-                found = evaluate_fn(number, averaged)
-                if found is not None:
-                    log(INFO, "\t└──> of the averaged model: %s", found)
-                    store.evaluated(found, "average")
+            averaged = run.averaged
+            if averaged is not None and (found := evaluate_fn(number, averaged)) is not None:
+                log(INFO, "\t└──> of the averaged model: %s", found)
+                store.evaluated(found, "average")
 
         def evaluate(number: int) -> None:
             messages = self.configure_evaluate(number, result.arrays, evaluate_config, grid)
