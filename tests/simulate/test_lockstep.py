@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fedsteer.records import Run
 from fedsteer.records.files import write_json
 from fedsteer.simulate.cells import Cell, plan_cells
 from fedsteer.simulate.executors import processes
-from fedsteer.simulate.executors.lockstep import batches_that_fit, run_in_lockstep, shares
+from fedsteer.simulate.executors.lockstep import first_batch, run_in_lockstep, shares
 from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 from tests.files import read_json
 from tests.simulate.small import cell_of, small
@@ -56,6 +57,32 @@ def test_together_equals_alone(tmp_path: Path) -> None:
                 )
 
 
+def test_runs_of_other_rates_partitions_and_participation_go_together(tmp_path: Path) -> None:
+    settings: list[dict[str, Any]] = [
+        {"server.rate": 0.25},
+        {"partition.swap_after": 2, "server.average": 3},
+        {"partition.kind": "iid", "partition.clients": 16},
+        {"participation.kind": "markov", "participation.mean_on": 5},
+    ]
+    names = [chr(ord("a") + place) for place in range(len(settings))]
+    cells = [
+        cell_of(small(own), "fedvarp:practical", tmp_path / name)
+        for name, own in zip(names, settings, strict=True)
+    ]
+    heard: list[Path] = []
+
+    def report(cell: Cell, progress: Progress | None) -> None:
+        if progress is not None:
+            heard.append(cell.folder)
+
+    run_in_lockstep(cells, resume=False, report=report)
+    assert heard == [cell.folder for cell in cells] * 6, "round by round"
+    for cell in cells:
+        alone = run_cell(replace(cell, folder=tmp_path / "alone" / cell.folder.name))
+        for ours, theirs in zip(Run(cell.folder).rounds, alone.rounds, strict=True):
+            np.testing.assert_allclose(ours["delta_norm"], theirs["delta_norm"], rtol=2e-3)
+
+
 def test_finished_runs_are_left_alone_and_the_others_end(tmp_path: Path) -> None:
     together(tmp_path, ["fedavg"], [0])
     before = (tmp_path / "fedavg-0" / "rounds.jsonl").read_bytes()
@@ -86,9 +113,12 @@ def test_unlike_engines_are_refused(tmp_path: Path) -> None:
 
 
 def test_as_many_runs_as_memory_holds() -> None:
-    assert batches_that_fit(dim=1_000, clients=92, count=50, room=4 * 1_000 * 100 * 7) == 7
-    assert batches_that_fit(dim=1_000, clients=92, count=5, room=10**12) == 5
-    assert batches_that_fit(dim=10**9, clients=92, count=5, room=1) == 1
+    one = 4 * 1_000 * 100
+    assert first_batch(1_000, [92] * 49, room=one * 7) == 7
+    assert first_batch(1_000, [92] * 10, room=one * 4) == 3, "three batches: 3, 3 and 4"
+    assert first_batch(1_000, [92] * 5, room=10**12) == 5
+    assert first_batch(10**9, [92] * 5, room=1) == 1
+    assert first_batch(1_000, [92] * 20 + [992] * 3, room=one * 25) == 20, "large ones apart"
 
 
 def test_processes_share_the_work_by_seed(tmp_path: Path) -> None:

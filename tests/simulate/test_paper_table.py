@@ -134,7 +134,7 @@ def test_one_column_by_its_name_or_all_that_begin_so() -> None:
         return [one.name for one in load_paper_table("differences", only=only).experiments]
 
     assert columns("text") == ["text"] and len(columns("text-")) == 9
-    with pytest.raises(ConfigurationError, match="compares readings itself"):
+    with pytest.raises(ConfigurationError, match="differences has no other reading"):
         load_paper_table("differences", reading="authors")
 
 

@@ -16,6 +16,7 @@ from fedsteer.report import write_files, write_page
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table
+from fedsteer.simulate.tuning import scores_of
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -61,13 +62,19 @@ def execute(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         before = None
-    record = join_sheets(before, paper_table.record(_command(options)))
-    write_json(out / SHEET, record)
+    command = _command(options)
+    write_json(out / SHEET, join_sheets(before, paper_table.record(command)))
 
     def title(cell: Cell) -> str:
         return f"{cell.experiment.name}, {cell.rule.label}, seed {cell.seed}"
 
-    runs = run_cells(paper_table.cells(out), options, title)
+    trials = paper_table.tuning_cells(out)
+    if trials and run_cells(trials, options, title) is None:
+        return 130
+    scores = scores_of(trials)
+    record = join_sheets(before, paper_table.record(command, scores))
+    write_json(out / SHEET, record)
+    runs = run_cells(paper_table.cells(out, scores), options, title)
     if runs is None:
         return 130
     # The table includes columns of earlier commands, but no runs of other tables.

@@ -111,6 +111,20 @@ class Run:
             raise DataError(f"{self.folder / ARRAYS} is damaged: {error}") from None
         return arrays
 
+    def late(self, column: str = "accuracy") -> float | None:
+        """The mean of a column over the evaluations of the last third of the training rounds."""
+        found = [
+            (moment, value)
+            for row in self.rounds
+            if (moment := number(row, "training_round"))
+            and (value := number(row, column)) is not None
+        ]
+        if len(found) < 3:
+            return None
+        last = max(moment for moment, _ in found)
+        late = [value for moment, value in found if 3 * moment > 2 * last]
+        return sum(late) / len(late)
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file; not cached, because they may be many."""
         file, rows = stream_file(name), []

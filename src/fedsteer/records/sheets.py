@@ -38,6 +38,8 @@ def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[st
     if "labels" in before and "labels" in sheet:
         joined["labels"] = sorted({*before["labels"], *sheet["labels"]})
         joined["seeds"] = max(before["seeds"], sheet["seeds"])
+    if tuning := before.get("tuning", {}) | sheet.get("tuning", {}):
+        joined["tuning"] = tuning
     return joined
 
 

@@ -135,6 +135,7 @@ def _settings(run: Run) -> dict[str, str]:
         if isinstance(table := look(experiment, section), dict)
         for key, value in table.items()
         if (section, key) != ("data", "folder")  # depends on the machine only
+        and f"{section}.{key}" not in (look(experiment, "tuned") or ())
     }
     if (trace := look(run.manifest, "trace")) is not None:
         found["participation.trace"] = str(trace)[:8]  # whatever the file is called

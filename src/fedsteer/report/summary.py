@@ -114,9 +114,9 @@ def _estimates(
     return {
         "accuracy": over_seeds("accuracy"),
         "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
-        "late": estimate(map(_late_accuracy, runs)),
-        "late_difference": _difference(entry, base, _late_accuracy),
-        "average": estimate(_late_accuracy(run, "average_accuracy") for run in runs),
+        "late": estimate(map(Run.late, runs)),
+        "late_difference": _difference(entry, base, Run.late),
+        "average": estimate(run.late("average_accuracy") for run in runs),
         **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
         **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
         **{name: over_seeds(name) for name in TOTALS},
@@ -146,21 +146,6 @@ def _same_draws(run: Run, other: Run) -> bool:
     """
     held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
     return run.seed is not None and (held is None or before is None or held == before)
-
-
-def _late_accuracy(run: Run, column: str = "accuracy") -> float | None:
-    """The mean over the evaluations of the last third of the training rounds."""
-    found = [
-        (moment, accuracy)
-        for row in run.rounds
-        if (moment := number(row, "training_round"))
-        and (accuracy := number(row, column)) is not None
-    ]
-    if len(found) < 3:
-        return None
-    last = max(moment for moment, _ in found)
-    late = [accuracy for moment, accuracy in found if 3 * moment > 2 * last]
-    return sum(late) / len(late)
 
 
 def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:

@@ -95,8 +95,14 @@ def find_rule(experiment: Experiment, text: str) -> RuleSpec:
     )
 
 
-def plan_cells(experiment: Experiment, names: Sequence[str], out: Path) -> list[Cell]:
-    """All cells, seed by seed, so an interrupted comparison has whole seeds first."""
+def plan_cells(
+    experiment: Experiment, names: Sequence[str], out: Path, seeds: Sequence[int] = ()
+) -> list[Cell]:
+    """All cells, seed by seed, so an interrupted comparison has whole seeds first.
+
+    seeds   instead of those of the experiment
+    """
+    seeds = seeds or range(experiment.seeds)
     if (out / MANIFEST).exists():
         raise ConfigurationError(f"{out} holds a run, not a comparison; choose another --out")
     specs: dict[str, RuleSpec] = {}  # by folder
@@ -110,13 +116,13 @@ def plan_cells(experiment: Experiment, names: Sequence[str], out: Path) -> list[
     # Building a rule shows mistakes in its options now, not after hours.
     rules = [spec.build(experiment, 0, [1.0]) for spec in specs.values()]
     if waiting := [rule for rule in rules if rule.options.warms_up]:
-        for seed in range(experiment.seeds):
+        for seed in seeds:
             process = experiment.participation.process(experiment.partition.clients, seed)
             for rule in waiting:
                 refuse_endless_warm_up(rule, process.probabilities)
     return [
         Cell(experiment=experiment, rule=spec, seed=seed, folder=out / slug / f"{SEED}{seed}")
-        for seed in range(experiment.seeds)
+        for seed in seeds
         for slug, spec in specs.items()
     ]
 

@@ -83,6 +83,7 @@ class Experiment:
     seeds: int = option(5, "how many, from 0 on", low=1)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # per rule name
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> rule and options
+    tuned: list[str] = field(default_factory=list)  # settings that every rule has of its own
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -23,7 +23,7 @@ from fedsteer.training.models import source_of
 # whether files are the same. The number of rounds does change them: a warm-up takes place in the
 # rounds after the last one.
 IGNORED = {
-    *(f"experiment.{name}" for name in ("seeds", "rules", "variants", "options", "title")),
+    *(f"experiment.{name}" for name in ("seeds", "rules", "variants", "options", "title", "tuned")),
     "experiment.run.checkpoint_every",
     "experiment.run.baseline",
     "experiment.data.folder",

@@ -3,7 +3,7 @@
 Each is a TOML file in `experiments/paper`: `rules`, `variants`, `seeds` and `set` for all columns,
 and one `[[columns]]` per experiment, made from a shipped one by `set`, with the paper's numbers. A
 column may have `rules` and `seeds` of its own, leave rules out by `without`, and start from the
-authors' code by `reading = "authors"`.
+authors' code by `reading = "authors"`. With `[tuning]`, rules have server rates of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fedsteer.errors import ConfigurationError, check_name, unknown
 from fedsteer.simulate.cells import Cell, find_rule, plan_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, shipped_experiments
+from fedsteer.simulate.tuning import FIRST_SEED, TUNED, Scores, Tuning, at_best_rates
 
 READINGS = ("paper", "authors")
 SMOKE_SHARE = 0.12  # clients instead of a hundred
@@ -36,12 +37,18 @@ class PaperTable:
     figure: str  # which picture the paper draws of it, see `fedsteer.report.figures`
     experiments: list[Experiment]  # one per column
     published: dict[str, dict[str, float]]  # experiment -> label -> accuracy in the paper
+    tuning: Tuning | None = None
 
-    def cells(self, out: Path) -> list[Cell]:
-        """Every run of every column."""
-        return [
+    def cells(self, out: Path, scores: Scores | None = None) -> list[Cell]:
+        """Every run of every column, at the best rates by these scores."""
+        cells = [
             cell for one in self.experiments for cell in plan_cells(one, one.rules, out / one.name)
         ]
+        return at_best_rates(cells, scores or {})
+
+    def tuning_cells(self, out: Path) -> list[Cell]:
+        """The runs that come before, to choose rates by."""
+        return self.tuning.cells(self.experiments, out) if self.tuning is not None else []
 
     def absent_files(self) -> dict[str, str]:
         """Of every column that needs a file which is not there, the file."""
@@ -58,7 +65,7 @@ class PaperTable:
         published = {one.name: self.published[one.name] for one in kept}
         return replace(self, experiments=kept, published=published)
 
-    def record(self, command: str = "") -> dict[str, Any]:
+    def record(self, command: str = "", scores: Scores | None = None) -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
         labels = {find_rule(one, name).label for one in self.experiments for name in one.rules}
         return {
@@ -70,7 +77,7 @@ class PaperTable:
             "labels": sorted(labels),
             "seeds": max(one.seeds for one in self.experiments),
             "paper": self.published,
-        }
+        } | ({"tuning": scores} if scores else {})
 
 
 def load_paper_table(
@@ -95,8 +102,17 @@ def load_paper_table(
     ]
     if not wanted:
         raise unknown("column", str(only), [column["name"] for column in table["columns"]])
-    if reading != "paper" and any("reading" in column for column in table["columns"]):
-        raise ConfigurationError(f"{name} compares readings itself; leave out --reading")
+    tuning = Tuning(**table["tuning"]) if "tuning" in table else None
+    if reading != "paper" and (tuning or any("reading" in column for column in table["columns"])):
+        raise ConfigurationError(f"{name} has no other reading; leave out --reading")
+    if tuning is not None and smoke:
+        tuning = Tuning(rates=tuning.rates[:2], seeds=1)
+    if tuning is not None and (seeds or 0) > FIRST_SEED:
+        raise ConfigurationError(
+            f"--seeds must be at most {FIRST_SEED}: rates are chosen by others"
+        )
+    if TUNED in (settings or {}):
+        tuning = None
     experiments, published = [], {}
     for column in wanted:
         base, own = column["experiment"], table.get("set", {}) | column.get("set", {})
@@ -108,6 +124,7 @@ def load_paper_table(
             title=", ".join(filter(None, (f"{table['title']}: {column['name']}", suffix))),
             rules=[rule for rule in rules if rule not in left_out],
             variants=table.get("variants", {}),
+            tuned=[TUNED] if tuning else [],
             seeds=column.get("seeds", table["seeds"]) if seeds is None else seeds,
         )
         if "authors" in (reading, column.get("reading")):
@@ -129,6 +146,7 @@ def load_paper_table(
         figure=table["figure"],
         experiments=experiments,
         published=published,
+        tuning=tuning,
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from operator import attrgetter
 
+import numpy as np
 import torch
 
 from fedsteer.errors import ConfigurationError
@@ -79,15 +80,15 @@ def _most_together(cells: Sequence[Cell], jobs: int) -> int:
     if not world.engine.joins_runs:
         return 1
     free = torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else 1 << 34
-    clients = max(cell.experiment.partition.clients for cell in cells)
-    return batches_that_fit(world.network.dim, clients, len(cells), int(ROOM * free / jobs))
+    clients = [cell.experiment.partition.clients for cell in cells]
+    return first_batch(world.network.dim, clients, int(ROOM * free / jobs))
 
 
-def batches_that_fit(dim: int, clients: int, count: int, room: int) -> int:
-    """How many of `count` runs to take at once if each may hold an update of every client.
+def first_batch(dim: int, clients: Sequence[int], room: int) -> int:
+    """How many of the runs with so many clients to take at once, the first ones first.
 
-    If not all fit, they are taken in batches of about equal size.
+    Each may hold an update of every client. If not all fit, batches are about equally large.
     """
-    most = max(1, room // (4 * dim * (clients + 8)))
-    batches = -(-count // most)
-    return -(-count // batches)
+    needs = np.cumsum([4 * dim * (count + 8) for count in clients])
+    batches = -(-int(needs[-1]) // max(1, room))
+    return max(1, int(np.searchsorted(needs, needs[-1] / batches, side="right")))
