@@ -16,7 +16,7 @@ from fedsteer.errors import first_line
 
 
 def kernels_beside(values: Any, module: str) -> Any:
-    """The Triton kernels in `module` for numbers like these of torch; None: torch does the work."""
+    """The Triton kernels in `module` if they can take this torch tensor, else None."""
     on_gpu = values.device.type == "cuda"
     usable = on_gpu and values.dtype.itemsize < 8 and triton_works(values.device)
     return import_module(module) if usable else None
@@ -29,7 +29,7 @@ def triton_works(device: Any) -> bool:
         return False
     try:
         import_module(f"{__name__}.trial").run(device)
-    except Exception as error:  # whatever it is, torch works without Triton
+    except Exception as error:  # torch works without Triton
         reason = first_line(error)
         warnings.warn(
             f"Triton cannot be used here ({reason}); torch's own operations are slower",

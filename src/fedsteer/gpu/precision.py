@@ -1,4 +1,4 @@
-"""How exactly torch multiplies float32 numbers, whatever the surrounding program allows.
+"""Sets how exactly torch multiplies float32 numbers, whatever the surrounding program allows.
 
 A program may let torch round the factors, for example with
 `torch.set_float32_matmul_precision("high")`. Since torch 2.9 these settings have two sets of names.

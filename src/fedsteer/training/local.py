@@ -1,4 +1,4 @@
-"""What local training is, and one step of it.
+"""The options of local training, its batches, and one step.
 
     w <- w - rate v,   v <- momentum v + gradient
     gradient = grad of the loss + weight_decay w + proximal (w - w_start) + correction
@@ -39,7 +39,7 @@ class LocalTraining:
         check_options(self, "training.")
 
     def beyond(self, known: Collection[str]) -> list[str]:
-        """Options that are set although they are not among the known ones."""
+        """Options outside `known` that do not have their defaults."""
         return [
             field.name
             for field in fields(self)
@@ -70,9 +70,9 @@ class TrainingData:
 
 @dataclass(frozen=True, eq=False)
 class Order:
-    """What one client is to do in one round.
+    """The task of one client in one round.
 
-    It carries everything that is the client's own, so an engine can train clients of several
+    It has everything that differs between clients, so an engine can train clients of several
     simulations at once if these share network, images and options.
     """
 
@@ -92,7 +92,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Trained:
-    """What came back, one row per order."""
+    """The results, one row per order."""
 
     updates: Tensor  # (m, d) start - end
     steps: NDArray[np.int64]  # (m,) local steps taken
@@ -147,7 +147,7 @@ def descend(
 
 
 class LocalRun:
-    """One client on its way through an order, for engines that take a client by itself."""
+    """The training of one client, for engines that train clients one by one."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class LocalRun:
         order: Order,
         weights: Tensor | None = None,
     ) -> None:
-        """`weights` is memory for the model, if there is some already."""
+        """`weights` is memory to train in; by default a new copy of the order's model."""
         self.data, self.options, self.order = data, options, order
         self.weights = order.start.clone() if weights is None else weights.copy_(order.start)
         self.velocity = torch.zeros_like(order.start) if options.momentum else None
@@ -177,7 +177,7 @@ class LocalRun:
             yield images, self.data.labels[points]
 
     def descend(self, gradient: Tensor) -> None:
-        """One step; `gradient` is used up."""
+        """One step; overwrites `gradient`."""
         descend(
             self.options, self.weights, gradient, self.velocity, self.pull, self.order.correction
         )

@@ -1,4 +1,4 @@
-"""The engines: which of them trains what, and how one is picked.
+"""The engines of local training, and how one is chosen.
 
 An engine trains the clients of a list of orders. All engines take the same batches and make the
 same steps (`training.local`), so they differ in how they take gradients and in what runs at the
@@ -21,9 +21,8 @@ training, the device and the precision:
     plain convolutions on a CPU                          threaded
     anything else, or if the choice cannot do it         sequential
 
-What an engine cannot do it says itself (`Engine.supports`). An option of local training that an
-engine does not list counts as something that it cannot do, so a new optimiser is never trained as
-plain SGD by mistake.
+`Engine.supports` says what an engine cannot do. An engine refuses every option of local training
+that it does not list, so a new optimiser is never trained as plain SGD by mistake.
 
 The choice is written to the manifest and kept when a run is resumed, so numbers are reproducible.
 """

@@ -1,4 +1,4 @@
-"""What every engine is: something that trains the clients of a list of orders."""
+"""The base of all engines: they train the clients of a list of orders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsteer.training.networks import Network
 
 @dataclass(eq=False)
 class Engine(ABC):
-    """Trains clients; which networks and options it takes is up to `supports`."""
+    """Trains clients; `supports` says which networks and options it takes."""
 
     name: ClassVar[str]  # `run.engine` in a configuration
     options_known: ClassVar[frozenset[str]] = SGD
@@ -30,14 +30,13 @@ class Engine(ABC):
     exact: bool = True  # False allows shorter numbers in products on a GPU
 
     def __post_init__(self) -> None:  # noqa: B027
-        """Engines prepare here what they need."""
+        """Engines prepare what they need here."""
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """None if the engine can train this, else the reason why it cannot.
 
-        An option of local training that an engine does not list is one it would ignore, so an
-        engine with nothing else to say still refuses that.
+        An engine would ignore options that it does not list, so the base refuses those.
         """
         unknown = options.beyond(cls.options_known)
         return f"it does not know training.{unknown[0]}" if unknown else None
@@ -47,13 +46,13 @@ class Engine(ABC):
         """Train all orders; results are in the same order."""
 
     def no_updates(self, count: int) -> Tensor:
-        """(count, d) memory for updates, on the device of the data."""
+        """Uninitialised (count, d) memory for updates, on the device of the data."""
         return self.data.images.new_empty((count, self.network.dim))
 
 
 @contextmanager
 def naming(client: int) -> Iterator[None]:
-    """Errors name the client that they come from."""
+    """Within the block, errors name the client that they come from."""
     try:
         yield
     except FedsteerError:
@@ -66,7 +65,7 @@ def naming(client: int) -> Iterator[None]:
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """A block with this many threads for torch's products."""
+    """Within the block, torch uses this many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -76,22 +76,18 @@ class BatchedEngine(Engine):
 
     def _train(self, orders: Sequence[Order]) -> Trained:
         updates = self.no_updates(len(orders))
-        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        losses = np.zeros(len(orders))
         schedules = [schedule(self.options, o.points, o.seed, o.round, o.client) for o in orders]
-
-        def steps_and_last_size(place: int) -> tuple[int, int]:
-            sizes = schedules[place][1]
-            return len(sizes), int(sizes[-1])
-
+        steps = np.array([len(sizes) for _, sizes in schedules], np.int64)
+        last_sizes = np.array([sizes[-1] for _, sizes in schedules], np.int64)
         # Of clients with equally many steps, neighbours have batches of about the same size.
-        places = sorted(range(len(orders)), key=steps_and_last_size, reverse=True)
+        places = np.lexsort((-last_sizes, -steps)).tolist()
         for first in range(0, len(places), self.width):
             part = places[first : first + self.width]
             table, sizes = _stacked([schedules[place] for place in part])
-            steps[part] = lengths = (sizes > 0).sum(axis=1)
             with precision(self.exact, updates):
                 updates[part], total = self._steps([orders[i] for i in part], table, sizes)
-            losses[part] = total.double().cpu().numpy() / lengths
+            losses[part] = total.double().cpu().numpy() / steps[part]
         return Trained(updates, steps, losses)
 
     def _steps(
@@ -174,7 +170,7 @@ def _groups(
 ) -> list[tuple[slice, Tensor]]:
     """Neighbours whose batches go together: of equal size or, if it `pads`, within a factor of two.
 
-    Beside them the (c, widest) weight of each point: 1/batch size, 0 for padding.
+    With each group, the (c, widest) weights of its points: 1/batch size, 0 for padding.
     """
     cuts = [0]
     low = high = sizes[0]

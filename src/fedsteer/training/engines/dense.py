@@ -16,21 +16,21 @@ and the first layer puts out, for all points at once,
 
     X W^T + b = (X W_0^T + b_0) - (X X^T + 1) A = Z - G A
 
-So the large matrix is met twice a round and never in a step:
+So the large matrix is read twice a round and never in a step:
 
     before the steps    Z = X W_0^T + b_0      one long product
     every step          rows of Z - G A for the batch; the layers above as usual; A += rate delta
     after the steps     W_0 - W = A^T X        one long product, the update itself
 
-A step costs as many numbers as the client has points (say 100) instead of as many as an image has
-pixels (784). Its results are those of ordinary SGD, up to rounding.
+A step reads one number per point of the client (say 100) instead of one per pixel of an image
+(784). Its results are those of ordinary SGD, up to rounding.
 
 **G = X X^T + 1 never changes**, because the client's points do not. It is kept from round to round
 (`GramMatrices`), for the clients seen last.
 
-**Many clients at once.** All of the above is stacked: Z is (clients, n, outputs), and so on. A
-client with fewer points than others is filled up with points of weight zero. A batch of nothing but
-such points changes nothing, so all clients take part in all steps.
+**Many clients at once.** All of the above is stacked: Z is (clients, n, outputs), and so on. If a
+client has fewer points than others, points of weight zero fill its rows. A batch of only such
+points changes nothing, so all clients take part in all steps.
 
 **Threads** share out whole clients or images in the two long products and nothing else, so results
 do not depend on how many threads there are.
@@ -38,7 +38,6 @@ do not depend on how many threads there are.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -50,7 +49,7 @@ from torch import Tensor
 
 from fedsteer.training.engines.base import torch_threads
 from fedsteer.training.layers.activations import activate_, activation_gradient
-from fedsteer.training.layers.basic import Layer, Linear
+from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.known import is_dense
 from fedsteer.training.local import (
     PLAIN_SGD,
@@ -67,13 +66,13 @@ WIDE = 256
 MOST_NUMBERS = 1 << 24
 """Most numbers of all clients' points and their products at once."""
 OPTIONS = PLAIN_SGD - {"augment"}
-"""The options of local training that are known here."""
+"""The options of local training that `DenseTrainer` honours."""
 Points = NDArray[np.int64]
 """The indices of a client's points: the same array every round."""
 
 
 def is_wide(layers: Sequence[Layer]) -> bool:
-    """Whether this is a way to train the network."""
+    """Whether `DenseTrainer` can train the network."""
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     if not linear or not is_dense(list(layers)) or linear[0].inside < WIDE:
         return False
@@ -109,7 +108,6 @@ class DenseTrainer:
         return len(counts) * most <= 2 * sum(counts)
 
     def train(self, orders: Sequence[Order]) -> Trained:
-        """Train all of them."""
         most = max(len(order.points) for order in orders)
         width = max(1, MOST_NUMBERS // (most * (most + self.first.inside)))
         # Made here because what inference mode makes cannot be changed afterwards.
@@ -175,7 +173,7 @@ class DenseTrainer:
         masks = None
         if options.mask_absent_labels:
             masks = torch.stack([self.data.label_mask(order.points) for order in orders])
-        layers = [(*layer.views(upper), layer.activation) for layer in self.upper]
+        above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
             start, products, targets = (
@@ -188,21 +186,17 @@ class DenseTrainer:
                 value = torch.baddbmm(
                     start[:, pick], products[:, pick, :met], given[:, :met], alpha=-rate
                 )
-                values = [activate_(value, activation)]
-                for matrix, bias, kind in layers:
-                    value = torch.bmm(values[-1], matrix.mT).add_(bias.unsqueeze(1))
-                    values.append(activate_(value, kind))
+                logits, seen = activate_(value, activation), []
+                for layer in self.upper:
+                    logits, kept = layer.forward(above, logits)
+                    seen.append(kept)
                 loss, back = cross_entropy_gradient(
-                    values[-1], targets[:, pick], shares[:, pick], masks
+                    logits, targets[:, pick], shares[:, pick], masks
                 )
                 losses += loss
-                for matrix, bias, kind in reversed(layers):
-                    back = activation_gradient(values.pop(), back, kind)
-                    further = torch.bmm(back, matrix)
-                    matrix.sub_(torch.bmm(back.mT, values[-1]), alpha=rate)
-                    bias.sub_(back.sum(dim=1), alpha=rate)
-                    back = further
-                back = activation_gradient(values.pop(), back, activation)
+                for layer, kept in reversed(list(zip(self.upper, seen, strict=True))):
+                    back = layer.backward(above, kept, back, first=False)
+                back = activation_gradient(value, back, activation)
                 if places is None:
                     given[:, pick].add_(back)
                 else:
@@ -241,19 +235,18 @@ class GramMatrices:
     def __init__(self, most: int) -> None:
         self.most, self.numbers = most, 0
         # By identity of the array of points, which is kept so that no other array can have it.
-        self._kept: OrderedDict[int, tuple[Points, Tensor]] = OrderedDict()
+        self._kept: dict[int, tuple[Points, Tensor]] = {}  # the one used last at the end
 
     def of(self, points: Points, images: Tensor) -> Tensor:
         """(n, n); the first n images are the client's own."""
-        if id(points) in self._kept:
-            self._kept.move_to_end(id(points))
-            return self._kept[id(points)][1]
-        own = images[: len(points)]
-        gram = torch.mm(own, own.t()).add_(1.0)
+        _, gram = self._kept.pop(id(points), (points, None))
+        if gram is None:
+            own = images[: len(points)]
+            gram = torch.mm(own, own.t()).add_(1.0)
+            self.numbers += gram.numel()
         self._kept[id(points)] = points, gram
-        self.numbers += gram.numel()
         while self.numbers > self.most:
-            _, (_, oldest) = self._kept.popitem(last=False)
+            _, oldest = self._kept.pop(next(iter(self._kept)))
             self.numbers -= oldest.numel()
         return gram
 

@@ -28,7 +28,7 @@ class SequentialEngine(Engine):
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
-        """Everything: what an option means is defined here."""
+        """Everything: this engine defines what an option means."""
         return None
 
     def train_orders(self, orders: Sequence[Order]) -> Trained:
@@ -61,7 +61,7 @@ class SequentialEngine(Engine):
 
 @contextmanager
 def naming_by_reference(engine: Engine, orders: Sequence[Order]) -> Iterator[None]:
-    """If clients fail when trained together, train them one by one to see which of them it is."""
+    """If clients fail when trained together, train them one by one to find the one at fault."""
     try:
         yield
     except FedsteerError:

@@ -1,8 +1,8 @@
 """Clients side by side on the cores of a CPU, each by one thread, gradients by formula.
 
 A thread takes one client at a time and computes it alone, so threads never wait for each other in
-the middle of a product, and a client's numbers depend neither on how many threads there are nor on
-which of them took it. Torch releases the interpreter's lock while it computes.
+the middle of a product, and a client's numbers do not depend on the number of threads or on which
+thread trained it. Torch releases the interpreter's lock while it computes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ThreadedEngine(Engine):
                 for place, order in enumerate(orders):
                     with naming(order.client):
                         futures[place].result()
-            finally:  # if anything fails, what has begun ends before it goes on
+            finally:  # if a client fails, wait for those that have begun
                 workers.shutdown(cancel_futures=True)
         return Trained(updates, steps, losses)
 

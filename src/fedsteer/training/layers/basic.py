@@ -1,10 +1,10 @@
 """Layers of many clients at once, forward and backward by formula.
 
 Every layer takes stacked inputs (clients, samples, ...) and reads its parameters as views of the
-stacked flat vectors (clients, d). `backward` hands in its own gradient in the same places and
+stacked flat vectors (clients, d). `backward` passes the gradient of the parameters to `Flat` and
 returns the gradient of its input. An activation, and the pooling after it, belong to the layer
 before them. Images have channels last; `Flatten` restores the order that torch's modules expect.
-Filters are seen as (row, column, in, out). On a GPU they have that order in memory too
+Filters are views of shape (row, column, in, out). On a GPU they have that order in memory too
 (`FormulaGradient.arrange`); on a CPU they keep torch's.
 """
 
@@ -36,18 +36,18 @@ class Flat:
 
     @property
     def into(self) -> Tensor:
-        """What changes: the gradient, or the weights."""
+        """The vector that changes: the gradient, or the weights."""
         return self.weights if self.gradient is None else self.gradient
 
     def take(self, place: Tensor, gradient: Tensor) -> None:
-        """The gradient of the parameters at `place`, a view of `into`."""
+        """Take the gradient of the parameters at `place`, a view of `into`."""
         if self.gradient is None:
             place.add_(gradient, alpha=-self.rate)
         else:
             place.copy_(gradient)
 
     def take_product(self, place: Tensor, left: Tensor, right: Tensor) -> None:
-        """The same for the gradient left @ right."""
+        """The same for a gradient that is the product left @ right."""
         if self.gradient is None:
             place.baddbmm_(left, right, alpha=-self.rate)
         else:
@@ -58,7 +58,7 @@ class Layer(Protocol):
     """One layer."""
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        """Outputs, and what `backward` needs to see again."""
+        """Outputs, and what `backward` needs."""
 
     def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
         """The gradient of the inputs (unused if `first`); `flat` takes that of the parameters.

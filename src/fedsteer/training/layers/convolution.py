@@ -49,7 +49,7 @@ class Window:
 
 
 def operations(images: Tensor) -> Any:
-    """The module whose functions take these images."""
+    """The module with the functions for these images: the Triton kernels, or this one."""
     return kernels_beside(images, KERNELS) or sys.modules[__name__]
 
 

@@ -63,7 +63,7 @@ class FormulaGradient:
     ) -> tuple[Tensor, Tensor]:
         """images (c, b, ...), labels (c, b), shares (c, b): 1/batch size, 0 for padding.
 
-        With a rate, the weights take a step of plain SGD, and stand in place of the gradient.
+        With a rate, the weights take a step of plain SGD at once and replace the gradient.
         """
         value = images.flatten(2) if self.dense else channels_last(images)
         gradient = short = None

@@ -29,8 +29,8 @@ def known_layers(network: Network) -> list[Layer] | None:
             stack.add(part, str(place))
     except _Unknown:
         return None
-    ends = isinstance(stack.last, Linear) and not stack.last.activation
-    return stack.layers if ends else None
+    last = stack.layers[-1] if stack.layers else None
+    return stack.layers if isinstance(last, Linear) and not last.activation else None
 
 
 def is_dense(layers: list[Layer]) -> bool:
@@ -71,14 +71,9 @@ class _Stack:
         self.layers: list[Any] = []
         self.flat = False  # images have become vectors
 
-    @property
-    def last(self) -> Any:
-        """The last layer, None if there is none."""
-        return self.layers[-1] if self.layers else None
-
     def add(self, module: nn.Module, name: str) -> None:
         """Add a module; activations and pooling join the layer before them."""
-        kind, last = type(module), self.last
+        kind, last = type(module), self.layers[-1] if self.layers else None
         if kind is nn.ReLU and isinstance(last, Norm) and not last.relu:
             self.layers[-1] = replace(last, relu=True)
         elif kind in ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""What residual networks need besides convolutions, as layers of many clients at once.
+"""The layers of residual networks besides convolutions, for many clients at once.
 
 Batch normalisation and its ReLU, every client by its own batch:
 
@@ -27,7 +27,7 @@ KERNELS = "fedsteer.training.layers.normalisation_kernels"
 
 @dataclass(frozen=True)
 class Normal:
-    """What a normalisation takes besides images: (c, channels) factors and offsets."""
+    """The parameters of a normalisation: (c, channels) factors and offsets."""
 
     gamma: Tensor
     beta: Tensor
@@ -36,7 +36,7 @@ class Normal:
 
 
 def operations(images: Tensor) -> Any:
-    """The module whose functions take these images."""
+    """The module with the functions for these images: the Triton kernels, or this one."""
     return kernels_beside(images, KERNELS) or sys.modules[__name__]
 
 
