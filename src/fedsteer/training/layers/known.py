@@ -73,7 +73,8 @@ class _Stack:
 
     def add(self, module: nn.Module, name: str) -> None:
         """Add a module; activations and pooling join the layer before them."""
-        kind, last = type(module), self.layers[-1] if self.layers else None
+        kind: type = type(module)
+        last: Any = self.layers[-1] if self.layers else None
         if kind is nn.ReLU and isinstance(last, Norm) and not last.relu:
             self.layers[-1] = replace(last, relu=True)
         elif kind in ACTIVATIONS:
