@@ -1,6 +1,6 @@
 """What passes between the measuring process and its workers: files, commands, answers.
 
-The work lies in a folder that every worker reads. A command is a line on standard input, an answer
+The work is in a folder that every worker reads. A command is a line on standard input, an answer
 a line of JSON on standard output:
 
     rounds N        do the next N rounds; answers with the seconds they took

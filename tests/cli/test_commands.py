@@ -34,7 +34,7 @@ def test_the_list_of_rules(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(line[width : width + 2] == "  " for line in lines[: len(RULES)])
     assert max(map(len, lines)) <= 100
     assert lines[len(RULES) :] == [
-        "full             FedAvg with everybody present: the yardstick of comparisons.",
+        "full             FedAvg with every client present: the yardstick of comparisons.",
         "",
         "fedsteer rules NAME explains one.",
     ]

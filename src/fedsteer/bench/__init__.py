@@ -1,6 +1,6 @@
 """Federated rounds timed in turns: fedsteer beside a plain PyTorch loop.
 
-workloads   what is measured: data, network, clients, cohorts
+workloads   the tasks: data, network, clients, cohorts
 sides       fedsteer and the plain loop; weights as one vector
 measure     the measuring core: warm-up, choice of threads, rounds in turns, paired intervals
 table       the results as text and as JSON

@@ -24,7 +24,7 @@ def facts() -> dict[str, Any]:
 
 
 def in_words(found: dict[str, Any]) -> str:
-    """One line."""
+    """`facts` in one line."""
     gpu = f", {found['gpu']}" if found["gpu"] else ", no GPU"
     return (
         f"{found['processor']}, {found['cores']} core(s){gpu}, "
@@ -47,9 +47,8 @@ def busy_share(seconds: float = 1.0) -> float | None:
     listing = Path("/proc/stat")
     if not listing.exists():
         return None
-    listings = [listing.read_text()]
+    before = listing.read_text().split()[1:9]
     time.sleep(seconds)
-    listings.append(listing.read_text())
-    before, after = ([int(word) for word in text.split()[1:9]] for text in listings)
-    spent = [late - early for early, late in zip(before, after, strict=True)]
+    after = listing.read_text().split()[1:9]
+    spent = [int(late) - int(early) for early, late in zip(before, after, strict=True)]
     return 1 - (spent[3] + spent[4]) / sum(spent) if sum(spent) > 0 else None

@@ -38,18 +38,18 @@ class Variant:
 
 
 class Contestant(Protocol):
-    """A side that is ready to train; it raises RuntimeError if it cannot go on."""
+    """A side that is ready to train; it raises RuntimeError if it cannot continue."""
 
     facts: dict[str, Any]  # "version"; "threads" if the label of the variant does not say it all
 
     def rounds(self, count: int) -> float:
-        """Do the next rounds; the seconds they took."""
+        """Run the next rounds; return the seconds they took."""
 
     def weights(self) -> Weights:
         """The model as it is now."""
 
     def close(self) -> None:
-        """Free what it holds; may be called twice."""
+        """Free its resources; may be called twice."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many rounds and how often."""
+    """How many rounds to run, and how often."""
 
     warm_up: int  # rounds before anything counts: compilation, caches, start of threads
     trials: int  # blocks for the choice of threads, at least one
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def rounds(self) -> int:
-        """Rounds that every side has done in the end."""
+        """Rounds that every side runs in total."""
         return self.warm_up + (self.trials + self.repeats) * (self.lead_in + self.block)
 
     def steps(self, sides: Sequence[Side], cores: int) -> int:
@@ -92,7 +92,7 @@ SHORT = {
 
 @dataclass
 class Timed:
-    """What one side did, with the variant that was fastest."""
+    """The results of one side with its fastest variant."""
 
     side: Side
     variant: Variant
@@ -110,7 +110,7 @@ class Timed:
         return median(self.seconds)
 
     def block(self, plan: Plan) -> float:
-        """One block of rounds; seconds a round."""
+        """Run one block of rounds; return the seconds a round."""
         if plan.lead_in:
             self.contestant.rounds(plan.lead_in)
         return self.contestant.rounds(plan.block) / plan.block
@@ -127,7 +127,7 @@ class Ratio:
 
 @dataclass
 class Measured:
-    """All of one workload."""
+    """The results of one workload."""
 
     workload: Workload
     plan: Plan
@@ -161,7 +161,7 @@ def relative_distance(found: Weights, reference: Weights) -> float:
 def measure(
     work: Work, plan: Plan, sides: Sequence[Side], cores: int, tell: Tell = lambda words: None
 ) -> Measured:
-    """Time the sides; one that fails is reported and left out."""
+    """Time the sides; a side that fails is reported and left out."""
     key = work.workload.key
     found = Measured(workload=work.workload, plan=plan)
     with ExitStack() as stack:

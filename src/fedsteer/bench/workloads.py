@@ -1,4 +1,4 @@
-"""What is measured: three workloads that every simulator can do in exactly the same way.
+"""Three workloads that every simulator can do in exactly the same way.
 
 Plain SGD on batches in stored order, no dropout, equally many points per client and a server rate
 of 1: the new model is the mean of the local ones, so final weights can be compared.
@@ -50,7 +50,7 @@ class Workload:
         return sizes | {"noise": 0.3}
 
     def network(self) -> Network:
-        """Its network; the only thing here that needs torch."""
+        """Its network. Nothing else in this file needs torch."""
         from fedsteer.training import make_network
 
         return make_network(self.model, self.shape, self.classes, {})
@@ -89,7 +89,7 @@ class Work:
 
 
 def make_work(workload: Workload) -> Work:
-    """A function of the workload alone."""
+    """The data, cohorts and initial weights of a workload: the same every time."""
     images = made(**workload.data)
     draws = (generator(0, "bench cohort", round=round) for round in range(ROUNDS))
     cohorts = [draw.choice(workload.clients, workload.cohort, replace=False) for draw in draws]

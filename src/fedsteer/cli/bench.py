@@ -16,11 +16,10 @@ from fedsteer.bench.sides import SIDES
 from fedsteer.bench.table import to_json, to_text
 from fedsteer.bench.workloads import WORKLOADS, make_work
 from fedsteer.cli.display import progress_bar
-from fedsteer.errors import ConfigurationError, check_name, unknown
+from fedsteer.errors import ConfigurationError, check_name
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.repeats is not None and options.repeats < 2:
         raise ConfigurationError(f"--repeats must be at least 2, not {options.repeats}")
     keys = [key.strip() for key in options.workload.split(",")]
@@ -31,8 +30,7 @@ def execute(options: argparse.Namespace) -> int:
             raise ConfigurationError(
                 f"{name} is measured by `make bench-peers` in a clone of the repository"
             )
-        if name != "plain":
-            raise unknown("peer", name, ["plain"])
+        check_name("peer", name, ["plain"])
     sides = [side for side in SIDES.values() if "gpu" not in side.name or torch.cuda.is_available()]
     facts = machine.facts()
     cores, plans = facts["cores"], {key: SHORT[key] for key in keys}

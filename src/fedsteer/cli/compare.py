@@ -18,7 +18,6 @@ from fedsteer.simulate.experiment import RunPlan
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     experiment = read_experiment(options)
     if options.seeds is not None:
         experiment = experiment.changed({"seeds": options.seeds})

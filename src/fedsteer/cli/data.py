@@ -9,7 +9,6 @@ from fedsteer.data.catalogue import source_of
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.action == "list":
         width = max(map(len, CATALOGUE))
         for name, entry in CATALOGUE.items():

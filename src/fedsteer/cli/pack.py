@@ -11,7 +11,6 @@ from fedsteer.simulate.paper_table import READINGS, load_paper_table
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if not options.out.name.endswith(".tar.xz"):
         raise ConfigurationError(f"--out must end in .tar.xz, not {options.out.name}")
     if options.made_by is not None and options.sheet is None:

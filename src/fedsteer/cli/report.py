@@ -20,7 +20,6 @@ STDOUT = Path("-")
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.columns is not None and options.format != "md":
         raise ConfigurationError("--columns goes with --format md")
     if options.title is not None and options.format not in ("html", "svg"):

@@ -20,7 +20,6 @@ from fedsteer.simulate.tuning import scores_of
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.name == "list":
         if options.only:
             raise ConfigurationError("--only goes with the name of a table or figure")

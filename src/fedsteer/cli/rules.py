@@ -15,17 +15,16 @@ from fedsteer.rules.options import Options
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.name is None:
         width = max(map(len, RULES))
         for name, rule in RULES.items():
             print(f"{name:<{width}}  {(rule.__doc__ or '').strip()}")
-        print(f"{'full':<{width}}  FedAvg with everybody present: the yardstick of comparisons.")
+        print(f"{'full':<{width}}  FedAvg with every client present: the yardstick of comparisons.")
         print("\nfedsteer rules NAME explains one.")
         return 0
     name = options.name.partition(":")[0]  # presets are explained with their rule
     if name == "full":
-        print("FedAvg with everybody present in every round: what all rules are compared with.")
+        print("FedAvg with every client present in every round: the yardstick of comparisons.")
         return 0
     check_name("rule", name, [*RULES, "full"])
     print(explain(RULES[name]))

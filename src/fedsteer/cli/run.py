@@ -19,7 +19,6 @@ from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     if options.seed < 0:
         raise ConfigurationError(f"--seed must be at least 0, not {options.seed}")
     experiment = read_experiment(options)

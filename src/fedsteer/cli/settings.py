@@ -9,6 +9,5 @@ from fedsteer.simulate.experiment_files import settings_toml
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Run it."""
     print(settings_toml(read_experiment(options)), end="")
     return 0

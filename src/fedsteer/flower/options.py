@@ -29,8 +29,8 @@ NAMING_CLIENTS = ("core_set", "frequencies", "clusters")
 class StrategyOptions:
     """How the strategy works with Flower; the rule has its own options.
 
-    Names that Flower's own strategies have mean the same here, except that no client is waited for
-    once training has begun.
+    Options with the names of Flower's own mean the same here, except that the strategy waits for no
+    client once training has begun.
     """
 
     fraction_train: float = option(

@@ -73,7 +73,7 @@ def client_rows(
     extras: Mapping[Any, dict[str, Any]] | None = None,
     failed: Mapping[Any, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of clients.jsonl; `extras` adds columns per client, `failed` says who sent no update."""
+    """Rows of clients.jsonl; `extras` adds columns per client, `failed` has reasons by client."""
     columns = {
         "weight": diagnostics.weights,
         "probability": diagnostics.probabilities,

@@ -1,4 +1,4 @@
-"""What changes over the rounds: accuracy, variance and length of the update, the norm bound.
+"""Curves over the rounds: accuracy, variance and length of the update, the norm bound.
 
 Each function takes the runs of one rule and gives JSON-able numbers for the page, rounded and
 thinned to what an eye can tell apart.

@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The runs that enter means: the finished ones."""
+        """The runs that count in means: the finished ones."""
         return tuple(run for run in self.runs if run.finished)
 
     @property
@@ -91,7 +91,7 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
 
 
 def names_of(entries: Sequence[Entry]) -> list[str]:
-    """What to call each entry: its label, after the experiment if there are several."""
+    """A name for each entry: its label, after the experiment if there are several."""
     several = len({entry.experiment for entry in entries}) > 1
     return [
         f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
@@ -138,7 +138,7 @@ def _settings(run: Run) -> dict[str, str]:
         and f"{section}.{key}" not in (look(experiment, "tuned") or ())
     }
     if (trace := look(run.manifest, "trace")) is not None:
-        found["participation.trace"] = str(trace)[:8]  # whatever the file is called
+        found["participation.trace"] = str(trace)[:8]  # a checksum: file names may differ
     rounds = look(experiment, "run", "rounds")
     if rounds is None and run.finished:  # the plan is not recorded
         rounds = look(run.result, "rounds")

@@ -1,4 +1,4 @@
-"""Where numbers come from: the command, the machine, the time, as the records tell."""
+"""Where numbers come from: the command, the machine and the time in the records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
 def ran_alone(runs: Sequence[Run]) -> bool:
     """Whether each run had the machine to itself, so that its time is its own.
 
-    Runs in lock-step, or side by side, share theirs. An archive does not tell how its runs were
+    Runs in lock-step, or side by side, share theirs. An archive does not say how its runs were
     made.
     """
     times = _times([run for run in runs if run.finished or number(run.result, "seconds")])

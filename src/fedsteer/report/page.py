@@ -26,7 +26,7 @@ from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import Column, columns, note
 from fedsteer.report.visits import Visits, read_visits
 
-DENSE = 11  # more columns than this are set smaller
+DENSE = 11  # a table with more columns gets smaller text
 
 
 def write_page(
@@ -77,7 +77,7 @@ def render(
 
 
 def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> str:
-    """What the table is about, and its own figure if that is not the curves below."""
+    """The text of the table, and its figure unless that is the curves below."""
     about = str(paper_table.get("about", "")).replace("`", "")  # Markdown's marks for code
     content = "".join(f"<p>{escape(part)}</p>" for part in about.split("\n\n") if part)
     if (figure := own_figure(runs, paper_table)) is not None:
@@ -156,7 +156,7 @@ def _kept(visits: Sequence[Sequence[Visits]]) -> str:
 
 
 def _facts(summary: Summary, title: str) -> list[str]:
-    """What was run, in a few words; facts on which the runs differ are left out."""
+    """The experiment in a few words, without facts in which the runs differ."""
     manifests = [run.manifest for row in summary.rows for run in row.runs]
 
     def common(*keys: str) -> str | None:
@@ -188,7 +188,7 @@ def _unbroken(text: str) -> str:
 
 
 def _number(text: str) -> str:
-    """The interval of a number is set smaller."""
+    """A number, its interval in smaller text."""
     mean, sign, half = text.partition(" ± ")
     return f"{escape(mean)} <small>± {escape(half)}</small>" if sign else escape(text)
 

@@ -1,4 +1,4 @@
-"""The numbers of the page: what it shows of each rule in each experiment, as JSON-able data.
+"""The numbers of the page, for each rule in each experiment, as JSON-able data.
 
 A row of the summary is a rule in an experiment. A rule that was run in several experiments has one
 name, look and button; the reader chooses the experiment.

@@ -28,7 +28,7 @@ class Estimate:
 
     @property
     def drawn(self) -> float | None:
-        """`half` for a picture; None if it would tell nothing."""
+        """`half` for a picture; None if there are too few seeds."""
         return self.half if self.count >= DRAWN_FROM else None
 
 
@@ -57,5 +57,5 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
 
 
 def height(found: Estimate | None) -> float:
-    """What to sort by: the mean, and below all accuracies what has none."""
+    """A sort key: the mean, or -1 (below all accuracies) if there is none."""
     return -1.0 if found is None else found.mean

@@ -52,7 +52,7 @@ class Column:
         return self.form(value)
 
     def value(self, row: Entry) -> Any:
-        """What to sort by: words, a number, or None if it is not known."""
+        """The sort key: words, a number, or None if it is unknown."""
         if self.key not in row.estimates:
             return getattr(row, self.key)
         found = row.estimates[self.key]
@@ -145,7 +145,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
 
 
 def note(summary: Summary) -> str:
-    """What the numbers mean, in one line."""
+    """A line that says what the numbers mean."""
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
     if any(row.estimates[name] for row in summary.rows for name in DIFFERENCES):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")

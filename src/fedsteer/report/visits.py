@@ -1,4 +1,4 @@
-"""What `clients.jsonl` tells: how stale clients are, how well they are known, who was there.
+"""The numbers of `clients.jsonl`: staleness, errors of the estimates, participation.
 
 Staleness (rounds since the last visit) has a long tail, so it is binned in steps of sqrt(2).
 """
@@ -44,7 +44,7 @@ class Visits:
 
 
 def read_visits(run: Run) -> Visits:
-    """Go through a run's clients once; the rows themselves are not kept in memory."""
+    """Sum up a run's clients.jsonl."""
     groups = look(run.manifest, "clients", "data_group")
     warm_up = int(number(run.result, "warm_up_rounds") or 0)
     rows = run.rows("clients")
@@ -135,7 +135,7 @@ def unused_updates(visits: Sequence[Visits]) -> list[dict[str, Any]]:
 
 
 def raster(run: Run) -> dict[str, Any] | None:
-    """Who was there in a run: a string per client, a digit (index into EVENTS) per round."""
+    """Participation in a run: a string per client, a digit (index into EVENTS) per round."""
     rows = run.rows("clients")
     seen = [
         (client, int(moment), EVENTS.index(_kind(event)))
@@ -207,7 +207,7 @@ def _clients(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _kind(event: Any) -> Any:
-    """An event that is none of ours is an update that was not used."""
+    """An unknown event counts as an update that was not used."""
     return event if event is None or event in EVENTS else "dropped"
 
 
