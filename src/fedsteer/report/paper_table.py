@@ -48,29 +48,39 @@ class Line:
 
 
 def paper_table_markdown(
-    runs: Iterable[Run], paper_table: Mapping[str, Any], numbers: str = ""
+    runs: Iterable[Run], paper_table: Mapping[str, Any], numbers: str = "", whole: bool = False
 ) -> str:
     """What the paper says, the table, how settings were chosen, and where the numbers come from.
 
     numbers   the table of the paper's figure, if it has one
+    whole     these numbers stand alone
     """
     known = list(runs)
-    summary = summarise(known)
+    parts = [
+        f"# {markdown(str(paper_table.get('title', 'Results')))}",
+        str(paper_table.get("about", "")),
+        *([numbers] if whole else _beside_the_paper(known, paper_table, numbers)),
+        origin(known, [str(command) for command in paper_table.get("commands", ())]),
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+
+
+def _beside_the_paper(
+    runs: Sequence[Run], paper_table: Mapping[str, Any], numbers: str
+) -> list[str]:
+    """The table, how settings were chosen, the figure's numbers, and what columns mean."""
+    summary = summarise(runs)
     lines = lines_of(summary, paper_table.get("paper") or {})
     rows = [_cells(line, summary) for line in lines]
     shown = {heading for row in rows for heading, cell in row.items() if cell != MISSING}
     kept = [heading for heading in rows[0] if heading in shown.union(ALWAYS)]
     notes = [(text.format(baseline=summary.baseline) for text in note) for note in NOTES.items()]
-    parts = [
-        f"# {markdown(str(paper_table.get('title', 'Results')))}",
-        str(paper_table.get("about", "")),
+    return [
         table(kept, [[row[heading] for heading in kept] for row in rows], ALWAYS[:2]),
         *(_choice(line) for line in lines if line.settings),
         numbers,
         markdown(" ".join(words for heading, words in notes if heading in kept)),
-        origin(known, [str(command) for command in paper_table.get("commands", ())]),
     ]
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
 
 
 def lines_of(summary: Summary, published: Published) -> list[Line]:

@@ -61,15 +61,16 @@ def scores_of(cells: Iterable[Cell]) -> Scores:
 
 
 def at_best_rates(cells: Iterable[Cell], scores: Scores) -> list[Cell]:
-    """The cells, each at the rate that suits its rule best; as they are without scores."""
+    """The cells, each at the rate that suits its rule best, if there are scores of it."""
     made: dict[tuple[str, float], Experiment] = {}  # cells at the same rate share an experiment
     found = []
     for cell in cells:
         one = cell.experiment
-        if own := scores.get(one.name, {}).get(cell.rule.label):
-            rate = best_rate(own)
-            one = made.setdefault((one.name, rate), one.changed({TUNED: rate}))
-        found.append(replace(cell, experiment=one))
+        own = scores.get(one.name, {}).get(cell.rule.label)
+        rate = best_rate(own) if own else 0.0
+        if (one.name, rate) not in made:
+            made[one.name, rate] = one.changed({TUNED: rate} if own else {"tuned": []})
+        found.append(replace(cell, experiment=made[one.name, rate]))
     return found
 
 

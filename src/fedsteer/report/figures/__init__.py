@@ -15,6 +15,7 @@ from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.figures.coordinates import heatmap_figure
 from fedsteer.report.figures.errors import errors_figure
 from fedsteer.report.figures.final_accuracy import core_size_figure, settings_figure
+from fedsteer.report.figures.matrix import matrix_figure
 from fedsteer.report.figures.plotting import Figure
 from fedsteer.report.origin import origin
 from fedsteer.report.paper_table import paper_table_markdown
@@ -26,6 +27,7 @@ FIGURES = {
     "heatmap": heatmap_figure,
     "errors": errors_figure,
     "changes": settings_figure,
+    "matrix": matrix_figure,
 }
 """`figure` of a paper table -> what makes it; any other is accuracy over rounds."""
 
@@ -72,7 +74,8 @@ def table_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> str:
         kept = [column.heading for column in columns(summary) if column.heading != "time"]
         return f"{to_markdown(summary, kept)}\n{origin(runs)}\n"
     figure = own_figure(runs, paper_table)
-    return paper_table_markdown(runs, paper_table, figure.table if figure else "")
+    numbers, whole = (figure.table, figure.whole) if figure else ("", False)
+    return paper_table_markdown(runs, paper_table, numbers, whole)
 
 
 def own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> Figure | None:

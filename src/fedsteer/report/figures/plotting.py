@@ -38,6 +38,7 @@ class Figure(NamedTuple):
     table: str
     height: float  # inches
     draw: Callable[[SubFigure], None]
+    whole: bool = False  # the table says everything, in place of the usual one
 
     def svg(self, title: str) -> str:
         """The picture below its title."""
