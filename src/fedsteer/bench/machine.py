@@ -1,7 +1,5 @@
 """The machine a benchmark ran on."""
 
-from __future__ import annotations
-
 import platform
 import time
 from pathlib import Path

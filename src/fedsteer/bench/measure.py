@@ -5,8 +5,6 @@ the machine hits all of them; the order rotates by one from repetition to repeti
 taken within a repetition.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 What other sides need too: the network of workload (c), and weights as one vector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

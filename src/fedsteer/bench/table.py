@@ -1,7 +1,5 @@
 """The results as text and as JSON."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -6,8 +6,6 @@ Bad input ends with one clear line on stderr and exit code 2; a run that cannot 
 code 1; Ctrl-C with exit code 130 and everything finished so far on disk.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import os

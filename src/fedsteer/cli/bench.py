@@ -1,7 +1,5 @@
 """`fedsteer bench`: how fast this machine simulates, beside a plain PyTorch loop."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

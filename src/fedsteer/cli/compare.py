@@ -1,7 +1,5 @@
 """`fedsteer compare`: rules side by side, with the same draws and honest intervals."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`fedsteer data`: list, check and fetch data sets."""
 
-from __future__ import annotations
-
 import argparse
 
 from fedsteer.data import CATALOGUE, check, fetch

@@ -1,7 +1,5 @@
 """Progress while runs are executed, if rich is installed and the output is a terminal."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence

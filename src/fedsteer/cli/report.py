@@ -1,7 +1,5 @@
 """`fedsteer report`: the page, tables and pictures, from records alone."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`fedsteer reproduce`: a table or figure of the paper, beside the published numbers."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedsteer rules`: every rule, its options and their meaning."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """`fedsteer run`: one rule, one seed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

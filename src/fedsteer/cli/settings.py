@@ -1,7 +1,5 @@
 """`fedsteer settings`: every setting of an experiment and what it means."""
 
-from __future__ import annotations
-
 import argparse
 
 from fedsteer.cli.shared import read_experiment

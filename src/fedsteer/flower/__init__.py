@@ -10,8 +10,6 @@ options are those of `StrategyOptions` and of the rule, which `fedsteer rules fe
 default preset is practical.
 """
 
-from __future__ import annotations
-
 from fedsteer.errors import extra, unknown
 
 try:

@@ -1,7 +1,5 @@
 """The requests of a round: which nodes take part, and what each of them receives."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ All other rules need nothing; FedAWE's clients receive the model they go on from
 torch, use `proximal_strength(message)` and `correction(message)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -13,8 +13,6 @@ node that used it last while that node is online, and a node cannot change its i
 without keys: a claim made while the real client is away.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ batch-norm statistics, layers outside the chosen subset) are averaged over the f
 Flower's FedAvg does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

@@ -5,8 +5,6 @@ recorded with a reason and left out. Updates that are not finite pass here; the 
 says so in its diagnostics.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

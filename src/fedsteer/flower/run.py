@@ -1,7 +1,5 @@
 """The server's side of a run: everything that a checkpoint holds, and how a round changes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import asdict
 from logging import INFO, WARNING

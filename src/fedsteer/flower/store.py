@@ -5,8 +5,6 @@ evaluated too. A run that is killed in between finds the row in the checkpoint a
 no finished round is lost, and none is recorded twice.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path

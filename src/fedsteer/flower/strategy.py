@@ -6,11 +6,9 @@ the model. The strategy only translates. Its parts: requests to nodes (`asking`)
 (`run`), and what goes to disk (`store`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -66,7 +64,7 @@ class RuleStrategy(Strategy):
         self._asked: Asked | None = None  # by the round that is under way
 
     @classmethod
-    def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> RuleStrategy:
+    def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
         """Take options from the "fedsteer-..." keys of `context.run_config`; `more` overrides."""
         return cls(**(from_run_config(cls.rule_name, config) | more))
 

@@ -8,8 +8,6 @@ program has used the newer ones. Afterwards both are as they were. All of these 
 the process: threads see what other threads have set.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter

@@ -5,8 +5,6 @@ chooses what goes in. Names are sorted, times and owners are zero: the same reco
 bytes. Reading writes nothing to disk and limits sizes, so a stranger's file is safe to open.
 """
 
-from __future__ import annotations
-
 import io
 import lzma
 import tarfile

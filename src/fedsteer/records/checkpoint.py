@@ -5,8 +5,6 @@ atomically, so after a kill the last or the previous checkpoint is there, comple
 pickle: a checkpoint from a stranger is safe to open.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from pathlib import Path

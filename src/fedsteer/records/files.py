@@ -4,8 +4,6 @@ Records of other programs may lack keys, so everything is looked up with `look` 
 give None for what is missing.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """File names in a run's folder (see `fedsteer.records`), and labels of runs in tables."""
 
-from __future__ import annotations
-
 FORMAT = 1
 """Version of the record files, written to the manifest."""
 SEED = "seed-"

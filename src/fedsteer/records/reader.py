@@ -1,7 +1,5 @@
 """Reads runs, from folders or from an archive. The report knows a run only through this."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Rows and running totals of a run. The simulator and Flower make the same ones."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """`sheet.json`: which table or figure of the paper some records are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

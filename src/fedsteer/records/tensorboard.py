@@ -1,7 +1,5 @@
 """Live TensorBoard scalars, one set per round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's folder, open for writing: rows, one checkpoint, manifest and result."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

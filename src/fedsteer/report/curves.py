@@ -4,8 +4,6 @@ Each function takes the runs of one rule and gives JSON-able numbers for the pag
 thinned to what an eye can tell apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 

@@ -3,8 +3,6 @@
 An entry is a row of the table and a colour on the page.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

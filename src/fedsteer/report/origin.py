@@ -1,7 +1,5 @@
 """Where numbers come from: the command, the machine and the time in the records."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from math import inf

@@ -4,8 +4,6 @@ The page is a function of the records alone: the same records give the same byte
 security policy names the hashes of our scripts, so nothing a record says can run or load anything.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

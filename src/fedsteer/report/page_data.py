@@ -4,8 +4,6 @@ A row of the summary is a rule in an experiment. A rule that was run in several 
 name, look and button; the reader chooses the experiment.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace

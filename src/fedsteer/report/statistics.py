@@ -1,7 +1,5 @@
 """Means over seeds with 95 % intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

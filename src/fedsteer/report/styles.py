@@ -5,8 +5,6 @@ yellow is too faint on white). A rule keeps its colour from report to report. Pr
 share it and differ in the dash.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ The last round alone is a lottery for rules that swing between label groups, so 
 evaluations of the last third of the training rounds is reported too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

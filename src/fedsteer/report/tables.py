@@ -3,8 +3,6 @@
 Labels come from records and may hold anything: each form escapes what would break it.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import textwrap

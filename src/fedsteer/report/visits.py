@@ -3,8 +3,6 @@
 Staleness (rounds since the last visit) has a long tail, so it is binned in steps of sqrt(2).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Sequence

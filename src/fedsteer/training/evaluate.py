@@ -1,7 +1,5 @@
 """Accuracy and loss on held-out data: overall, per class, per label group, over clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The loss of local training: cross entropy; logits of masked labels are set to 0 before it."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """The networks of the paper, two small ones, and any `nn.Module` by import path."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module

@@ -1,7 +1,5 @@
 """A network as a function of one flat parameter vector."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from zlib import crc32

@@ -27,8 +27,6 @@ that it does not list, so a new optimiser is never trained as plain SGD by mista
 The choice is written to the manifest and kept when a run is resumed, so numbers are reproducible.
 """
 
-from __future__ import annotations
-
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.training.engines.base import Engine
 from fedsteer.training.engines.batched import BatchedEngine

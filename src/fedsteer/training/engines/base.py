@@ -1,7 +1,5 @@
 """The base of all engines: they train the clients of a list of orders."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

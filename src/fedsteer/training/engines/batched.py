@@ -6,8 +6,6 @@ largest of them with weight zero; if samples influence each other (batch norm), 
 equal size do. Gradients are taken by formula, without a graph.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -11,8 +11,6 @@ the slot are (out, row, column, in), which is how the convolutions want them; th
 a client starts and back when it ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

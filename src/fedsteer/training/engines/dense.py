@@ -36,8 +36,6 @@ points changes nothing, so all clients take part in all steps.
 do not depend on how many threads there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache

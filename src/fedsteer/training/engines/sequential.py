@@ -3,8 +3,6 @@
 Slow and obvious. It trains any network under any option, and it names the client that fails.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

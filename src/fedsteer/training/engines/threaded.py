@@ -5,8 +5,6 @@ the middle of a product, and a client's numbers do not depend on the number of t
 thread trained it. Torch releases the interpreter's lock while it computes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Activations and their gradients; a layer's activation is "relu", "tanh" or "" for none."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ Filters are views of shape (row, column, in, out). On a GPU they have that order
 (`FormulaGradient.arrange`); on a CPU they keep torch's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

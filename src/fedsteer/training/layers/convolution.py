@@ -17,8 +17,6 @@ The functions here are torch's own, client after client; the threaded engine giv
 at a time. `convolution_kernels` has the same four by Triton, and `operations` picks.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Backward through the layers of `basic` and `residual`, every step is a batched m
 stacked convolution or a sum.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Which networks are stacks of known layers that end in logits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -10,8 +10,6 @@ x is (client, sample, row, column, channel); mean, variance and sums run over th
 client's batch. On a GPU there are two Triton kernels each way (`normalisation_kernels`).
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any
