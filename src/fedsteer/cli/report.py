@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedsteer.cli.shared import tell_left_out, writable
@@ -22,11 +21,14 @@ def execute(options: argparse.Namespace) -> int:
         raise ConfigurationError("--columns goes with --format md")
     if options.title is not None and options.format not in ("html", "svg"):
         raise ConfigurationError("--title goes with --format html or svg")
-    runs = _runs(options.folders)
+    found = [(find_runs(place), read_sheet(place)) for place in options.folders]
+    # If a folder names a table of the paper, only the runs of that: tables may share folders.
+    runs = without_copies(run for own, sheet in found for run in runs_of_sheet(own, sheet))
+    tell_left_out(sum(len(own) for own, _ in found) - len(runs), "in this report")
     if options.format == "published":
         return _published(options, runs)
     # The table of the paper that all of them belong to, if any.
-    sheets = [read_sheet(folder) or {} for folder in options.folders]
+    sheets = [sheet or {} for _, sheet in found]
     paper_table = sheets[0] if len({str(one.get("title")) for one in sheets}) == 1 else {}
     title = options.title or paper_table.get("title") or title_of(runs)
     if options.format == "html":
@@ -42,14 +44,6 @@ def execute(options: argparse.Namespace) -> int:
             text = {"csv": to_csv, "text": to_text}[options.format](rows)
     _deliver(options, text.rstrip("\n") + "\n")
     return 0
-
-
-def _runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs of the paper table, if a folder names one: tables may share folders."""
-    found = [(find_runs(place), read_sheet(place)) for place in folders]
-    shown = without_copies(run for runs, sheet in found for run in runs_of_sheet(runs, sheet))
-    tell_left_out(sum(len(runs) for runs, _ in found) - len(shown), "in this report")
-    return shown
 
 
 def _deliver(options: argparse.Namespace, text: str) -> None:

@@ -15,7 +15,10 @@ def read_sheet(*places: Path) -> dict[str, Any] | None:
     """The sheet of these folders or archives; sheets of one table are joined."""
     whole: dict[str, Any] | None = None
     for place in places:
-        if (sheet := _own_sheet(place)) is None:
+        if (place / ARCHIVE).exists() and not (place / SHEET).exists():
+            place /= ARCHIVE
+        sheet = Run(place, read_archive(place) if place.is_file() else None).json(SHEET)
+        if sheet is None:
             continue
         if whole is not None and whole.get("name") != sheet.get("name"):
             raise DataError(
@@ -51,9 +54,3 @@ def runs_of_sheet(runs: Iterable[Run], sheet: Mapping[str, Any] | None) -> list[
         return named and (run.seed or 0) < sheet["seeds"]
 
     return [run for run in runs if belongs(run)]
-
-
-def _own_sheet(place: Path) -> dict[str, Any] | None:
-    if (place / ARCHIVE).exists() and not (place / SHEET).exists():
-        place /= ARCHIVE
-    return Run(place, read_archive(place) if place.is_file() else None).json(SHEET)

@@ -73,7 +73,9 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     """
     entries = gather(runs)
     wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
-    bases = _baselines(entries, wanted)
+    # Of each experiment the entry with that label, or else the first rule of that name.
+    bases = {entry.experiment: entry for entry in reversed(entries) if entry.rule == wanted}
+    bases |= {entry.experiment: entry for entry in entries if entry.label == wanted}
     labels = {base.label for base in bases.values()}
     if baseline is not None and not labels:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
@@ -93,12 +95,6 @@ def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
     named = {look(run.manifest, "experiment", "run", "baseline") for run in runs}
     name = named.pop() if len(named) == 1 else None
     return label_of(name) if isinstance(name, str) else None
-
-
-def _baselines(entries: Sequence[Entry], wanted: str) -> dict[str, Entry]:
-    """Of each experiment the entry with that label, or else the first rule of that name."""
-    named = {entry.experiment: entry for entry in reversed(entries) if entry.rule == wanted}
-    return named | {entry.experiment: entry for entry in entries if entry.label == wanted}
 
 
 def _estimates(

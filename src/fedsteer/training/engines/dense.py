@@ -127,7 +127,8 @@ class DenseTrainer:
         start = orders[0].start
         shared = all(order.start is start for order in orders)
         starts = start.contiguous()[None] if shared else torch.stack([o.start for o in orders])
-        points = torch.from_numpy(_filled(orders, most))
+        # A client that has fewer points than others repeats them.
+        points = torch.from_numpy(np.concatenate([np.resize(o.points, most) for o in orders]))
         images = self.pixels.index_select(0, points).unflatten(0, (len(orders), most))
         with torch_threads(1):
             outputs = self._first_outputs(starts, images, threads)
@@ -174,9 +175,10 @@ class DenseTrainer:
         above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
-            start, products, targets = (
-                _reordered(values, places) for values in (outputs, gram, labels)
-            )
+            start, products, targets = outputs, gram, labels
+            if places is not None:
+                order = torch.arange(len(places)).unsqueeze(1), places
+                start, products, targets = outputs[order], gram[order], labels[order]
             for begin in range(0, most, batch):
                 pick = slice(begin, begin + batch)
                 # At first only the points before this batch have given anything back.
@@ -265,14 +267,3 @@ def _shares(counts: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
     place, count = np.arange(max(counts)), np.array(counts)[:, None]
     left = count - place // batch * batch  # points from where the batch starts
     return torch.from_numpy((place < count) / left.clip(1, batch)).to(dtype)
-
-
-def _filled(orders: Sequence[Order], most: int) -> NDArray[np.int64]:
-    """The points of all clients; those of a client that has fewer than `most` are repeated."""
-    clients = [order.points for order in orders]
-    return np.concatenate([own if len(own) == most else np.resize(own, most) for own in clients])
-
-
-def _reordered(values: Tensor, places: Tensor | None) -> Tensor:
-    """(clients, points, ...) with the points in another order."""
-    return values if places is None else values[torch.arange(len(places)).unsqueeze(1), places]
