@@ -82,7 +82,8 @@ class NaiveFedSteer:
         updates = np.asarray(updates, dtype=np.float64)
         fresh = {}
         for client, update in zip(clients, updates, strict=True):
-            fresh[client] = self._solve(client, update, client not in refresh)
+            kept = self.kept(client, update, client not in refresh)
+            fresh[client] = self._solve(client, kept, client not in refresh)
 
         if self.refresh == "before":
             self.stored.update(fresh)
@@ -93,13 +94,18 @@ class NaiveFedSteer:
             if client not in refresh:
                 weight = self.population.active_weight(client, probability, self.max_weight)
                 delta = delta + weight * (update - self.estimate(client))
-        if self.refresh == "after":
-            self.stored.update(fresh)
-
+        columns = {}
         for client, update in zip(clients, updates, strict=True):
             if client in self.core_set and client not in refresh:
-                self.columns[client] = update.copy()
+                columns[client] = self.kept(client, update, True).copy()
+        if self.refresh == "after":
+            self.stored.update(fresh)
+        self.columns.update(columns)
         return delta
+
+    def kept(self, client: Client, update: np.ndarray, active: bool) -> np.ndarray:
+        """What coordinates and columns are made of."""
+        return update
 
     def _solve(self, client: Client, update: np.ndarray, active: bool) -> np.ndarray:
         """What will be stored for a client, from the Q before this round's columns enter."""
@@ -165,3 +171,61 @@ class NaiveFedSteer:
                 self.columns.pop(client, None)
                 for stored in self.stored.values():
                     stored[self.core_set.index(client)] = 0.0
+
+
+class NaiveDriftCorrection(NaiveFedSteer):
+    """Clients add c_i = alpha (v - v_i) to each of their K_i gradients of rate eta.
+
+    pi_i = eta K_i at the last visit, v_i = Q s_i / pi_i, v = sum n_i v_i / sum n_i over clients
+    seen. Coordinates and columns are made of g_i - pi_i c_i with this round's pi_i, and
+    g^_i = (1 - alpha) Q s_i + alpha pi_i v. Clients asked only to refresh are sent nothing.
+    """
+
+    def __init__(
+        self, dim: int, sizes: object, drift: float, local_rate: float, **more: object
+    ) -> None:
+        super().__init__(dim, sizes, **more)
+        self.alpha, self.rate = drift, local_rate
+        self.paces: dict[Client, float] = {}
+        self.steps: dict[Client, float] = {}
+        self.mean = np.zeros(dim)  # v, as of the end of the last round
+
+    def step(
+        self, number: int, clients: Sequence[Client], *rest: object, **extra: object
+    ) -> np.ndarray:
+        self.steps = dict(zip(clients, extra["steps"], strict=True))
+        delta = super().step(number, clients, *rest, **extra)
+        for client in clients:
+            self.paces[client] = self.rate * self.steps[client]
+        self._average()
+        return delta
+
+    def correction(self, client: Client) -> np.ndarray:
+        """c_i."""
+        if client not in self.paces:
+            return np.zeros(self.dim)
+        return self.alpha * (self.mean - super().estimate(client) / self.paces[client])
+
+    def kept(self, client: Client, update: np.ndarray, active: bool) -> np.ndarray:
+        if not active:
+            return update
+        return update - self.rate * self.steps[client] * self.correction(client)
+
+    def estimate(self, client: Client) -> np.ndarray:
+        own = super().estimate(client)
+        if client not in self.paces:
+            return own
+        return (1 - self.alpha) * own + self.alpha * self.paces[client] * self.mean
+
+    def leave(self, clients: Sequence[Client]) -> None:
+        super().leave(clients)
+        for client in clients:
+            self.paces.pop(client, None)
+        self._average()
+
+    def _average(self) -> None:
+        points = {client: self.population.sizes[client] for client in self.paces}
+        total = np.zeros(self.dim)
+        for client, size in points.items():
+            total = total + size * super().estimate(client) / self.paces[client]
+        self.mean = total / sum(points.values()) if points else total

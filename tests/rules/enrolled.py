@@ -85,6 +85,11 @@ AS_PUBLISHED: dict[str, Enrolled] = {
     "steer-refresh-all": steer(core_set=CORE, refresh_all_every=3),
     "steer-reselect": steer(core_set=CORE, reselect_every=3, sketch_width=12),
     "steer-online": steer(select="online", core_size=4),
+    "steer-renew": steer(select="online", core_size=4, renew_after=2),
+    "steer-drift": steer(core_set=CORE, drift=0.5, local_rate=0.1),
+    "steer-drift-renew": steer(
+        select="online", core_size=4, renew_after=2, drift=0.25, local_rate=0.1, cache="float16"
+    ),
     "steer-online-reselect": steer(
         select="online", core_size=4, reselect_every=2, sketch_width=12, cache="bfloat16"
     ),

@@ -14,7 +14,7 @@ from tests.reference.fedavg import NaiveFedAvg
 from tests.reference.fedawe import NaiveFedAWE
 from tests.reference.fedprox import NaiveFedProx
 from tests.reference.fedstale import NaiveFedStale
-from tests.reference.fedsteer import NaiveFedSteer
+from tests.reference.fedsteer import NaiveDriftCorrection, NaiveFedSteer
 from tests.reference.fedvarp import NaiveFedVARP
 from tests.reference.mifa import NaiveMIFA
 from tests.reference.scaffold import NaiveScaffold
@@ -51,6 +51,12 @@ CASES: list[tuple[str, type, dict[str, Any]]] = [
     ("fedsteer", NaiveFedSteer, {"core_set": CORE, "basis": "mean"}),
     ("fedsteer", NaiveFedSteer, {"core_set": CORE, "ridge": 0.0}),
     ("fedsteer", NaiveFedSteer, {"core_set": CORE, "ridge": 1e-6}),
+    ("fedsteer", NaiveDriftCorrection, {"core_set": CORE, "drift": 0.25, "local_rate": 0.1}),
+    (
+        "fedsteer",
+        NaiveDriftCorrection,
+        {"core_set": CORE, "drift": 0.7, "local_rate": 2.0, "magnitude": "follow"},
+    ),
     ("fedsteer", NaiveFedSteer, {"core_set": tuple(range(MEMBERS)), "coordinates": "own"}),
     (
         "fedsteer",

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
+from fedsteer.errors import RoundRefused
 from tests.reference.fedawe import NaiveFedAWE
+from tests.reference.fedsteer import NaiveDriftCorrection
 from tests.reference.scaffold import NaiveScaffold
 from tests.rules.enrolled import CORE, DIM, ENROLLED, SIZES, as_round, events, start
 
@@ -19,9 +21,9 @@ def test_fedprox_sends_its_strength() -> None:
     assert asked.train == (2, 0) == asked.everyone and dict(asked.shared) == {"proximal": 0.3}
 
 
-def driven(name: str, naive: Any) -> Any:
+def driven(name: str, naive: Any, **options: Any) -> Any:
     """Play a story to the rule and its reference, yielding a plan before every round."""
-    rule = make_rule(name)
+    rule = make_rule(name, **options)
     state, model = rule.init(DIM, SIZES), np.zeros(DIM)
     for event in events(3, rounds=40):
         if event.leaving:
@@ -55,6 +57,35 @@ def test_scaffold_sends_the_controls() -> None:
             np.testing.assert_allclose(control, naive.client_control(client), atol=1e-10)
             sent += client in asked.each
     assert sent > 40
+
+
+def test_fedsteer_sends_the_corrections_of_clients_seen_before() -> None:
+    options = {"core_set": CORE, "drift": 0.4, "local_rate": 0.1}
+    naive: Any = NaiveDriftCorrection(DIM, dict(enumerate(SIZES)), **options)
+    sent = 0
+    for event, asked in driven("fedsteer", naive, **options):
+        assert not asked.shared
+        for client in event.clients:
+            found = asked.each.get(client, {}).get("correction", np.zeros(DIM))
+            np.testing.assert_allclose(found, naive.correction(client), atol=1e-10)
+            sent += bool(np.any(found))
+    assert sent > 40
+
+
+def test_drift_is_off_until_the_local_rate_is_known() -> None:
+    assert make_rule("fedsteer", preset="practical").needs == frozenset()
+    told = make_rule("fedsteer", preset="practical", local_rate=0.1)
+    assert told.needs == {"steps"} and told.options.alpha == 0.25  # type: ignore[attr-defined]
+    assert make_rule("fedsteer", local_rate=0.1).needs == frozenset()
+
+
+def test_a_round_without_steps_is_refused_if_drift_is_corrected() -> None:
+    rule = make_rule("fedsteer", core_set=CORE, drift=0.5, local_rate=0.1)
+    state = rule.init(DIM, SIZES)
+    with pytest.raises(RoundRefused, match="drift needs steps"):
+        rule.step(
+            state, Round(number=1, clients=[2], updates=np.ones((1, DIM)), probabilities=[0.5])
+        )
 
 
 def test_scaffold_forgets_the_control_of_clients_that_left() -> None:

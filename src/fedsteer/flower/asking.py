@@ -20,7 +20,7 @@ from fedsteer.rules import Requests
 
 log = getLogger("flwr").log
 CORRECTION = "correction"
-"""Name of the second array record that SCAFFOLD's clients receive: c - c_i."""
+"""Name of the second array record, which clients add to their gradients."""
 
 
 def await_nodes(grid: Grid, wanted: int, seconds: float) -> dict[int, bytes]:
@@ -107,8 +107,10 @@ class Asked:
             content = RecordDict(
                 {options.arrayrecord_key: start, options.configrecord_key: settings}
             )
+            correction = own.get("correction")
             if "control" in shared:
                 correction = shared["control"] - own.get("control", 0.0)
+            if correction is not None:
                 zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
                 content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
             self.sent[node] = vector

@@ -42,7 +42,8 @@ class Requests:
     refresh   clients asked for an update that only refreshes what the server knows of them
     collect   clients asked during a warm-up, while the model stands still
     shared    payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
-    each      payload per client, e.g. {7: {"start": (d,) array}}
+    each      payload per client, e.g. {7: {"start": (d,) array}}; a "correction" is added to the
+              client's gradients
 
     The arrays belong to the state: use them before the step, or copy them.
     """
@@ -97,7 +98,6 @@ class Algorithm(ABC):
     own_rate: ClassVar[bool] = (
         False  # True: delta is the whole step; no rate, bound or factor applies
     )
-    needs: ClassVar[frozenset[str]] = frozenset()  # which of steps, starts and model it uses
     state_options: ClassVar[tuple[str, ...]] = ()  # options that determine its own memory
 
     def __init__(self, options: Options) -> None:
@@ -107,6 +107,11 @@ class Algorithm(ABC):
         own = [getattr(cls, name) is not getattr(Algorithm, name) for name in MEMORY_HOOKS]
         if any(own) and not all(own):
             raise TypeError(f"{cls.__name__} must implement all of {', '.join(MEMORY_HOOKS)}")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Which of steps, starts and model of a round it uses."""
+        return frozenset()
 
     @property
     def uses_probabilities(self) -> bool:

@@ -55,7 +55,7 @@ class FedAWE(Algorithm):
     name: ClassVar[str] = "fedawe"
     options_type: ClassVar[type[Options]] = FedAWEOptions
     own_rate: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = frozenset({"starts", "model"})
+    needs = frozenset({"starts", "model"})
     options: FedAWEOptions
     uses_probabilities = False
 

@@ -56,7 +56,7 @@ class Scaffold(AveragingRule):
 
     name: ClassVar[str] = "scaffold"
     options_type: ClassVar[type[Options]] = ScaffoldOptions
-    needs: ClassVar[frozenset[str]] = frozenset({"steps"})
+    needs = frozenset({"steps"})
 
     def begin(self, clients: Clients) -> Component:
         return ScaffoldMemory()

@@ -202,7 +202,7 @@ class Simulation:
         orders = []
         for client in asked.everyone:
             own = asked.each.get(client, {})
-            correction = None
+            correction = own.get("correction")
             if control is not None:
                 mine = own.get("control")
                 correction = (control if mine is None else control - mine).to(self.model.dtype)
@@ -237,7 +237,7 @@ class Simulation:
         count, size = len(asked.everyone), 4 * self.world.network.dim
         # A start model travels instead of the global one, control variates beside it.
         controls = count * ("control" in asked.shared)
-        controls += sum("control" in own for own in asked.each.values())
+        controls += sum("control" in own or "correction" in own for own in asked.each.values())
         return self.totals.count(
             asked,
             training_round=self.trained if training else 0,

@@ -51,6 +51,7 @@ def renewed(
         refreshed=list(refreshed),
         candidates=[],
         gram_of=everybody,
+        stale=[],
         reselecting=False,
     )
     names = {position: name for _, position, name in installed}

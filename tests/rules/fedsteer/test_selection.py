@@ -51,6 +51,31 @@ def test_first_seen_first_in() -> None:
     assert columns(state).owners == ["b", "q", "y"]
 
 
+def test_columns_of_clients_long_away_go_to_the_longest_updates() -> None:
+    rule = make_rule("fedsteer", select="online", core_size=2, renew_after=3)
+    draw = np.random.default_rng(0)
+    state = take(rule, rule.init(DIM), 1, ["a", "b"], draw.standard_normal((2, DIM)))
+    for number in (2, 3, 4):
+        state = take(rule, state, number, ["a"], draw.standard_normal((1, DIM)))
+    assert columns(state).owners == ["a", "b"]  # b was away for three rounds: not yet
+    updates = np.array([[1.0], [3.0], [2.0]]) * draw.standard_normal((1, DIM))
+    before = rule.estimate(state, ["a"])
+    state = take(rule, state, 5, ["x", "y", "z"], updates)
+    assert columns(state).owners == ["a", "y"]
+    np.testing.assert_array_equal(columns(state).rows[1], updates[1])
+    # What was known along the column that stays is not lost.
+    kept, column = rule.estimate(state, ["a"])[0], columns(state).rows[0]
+    assert abs(kept @ column - before[0] @ column) < 0.5 * abs(before[0] @ column)
+
+
+def test_an_owner_who_is_back_keeps_the_column() -> None:
+    rule = make_rule("fedsteer", select="online", core_size=1, renew_after=1)
+    draw = np.random.default_rng(0)
+    state = take(rule, rule.init(DIM), 1, ["a"], draw.standard_normal((1, DIM)))
+    state = take(rule, state, 9, ["a", "b"], draw.standard_normal((2, DIM)))
+    assert columns(state).owners == ["a"]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("every", [1, 3])
 def test_reselection_is_the_naive_search_over_the_last_updates(seed: int, every: int) -> None:

@@ -116,11 +116,14 @@ class Columns(Component):
         takeovers: Pairs,
         active: Active,
         cache: str | None,
+        sent: Floats | None = None,
     ) -> Floats | None:
         """Columns for the next round.
 
         Refreshed columns take their owner's new update, then the takeovers happen. Returns the
         map M for all coordinates if a column went from one client to another, else None.
+
+        sent   (m, k) coordinates of what corrections added to the updates; it stays out
         """
         changed = dict(roles.refreshed) | dict(takeovers)
         if not changed:
@@ -139,16 +142,22 @@ class Columns(Component):
             change = self._map(before, both, gram)
         for column, position in takeovers:
             self.owners[column] = active.round.clients[position]
-        self._store(changed, active.round.updates, gram, cache, active.kernels)
+        updates = active.round.updates
+        fresh = {column: updates[position] for column, position in changed.items()}
+        if sent is not None and self.rows is not None:
+            for column, position in changed.items():
+                added = sent[position : position + 1] * self._row_scale()
+                fresh[column] = fresh[column] - active.kernels.combine(added, self.rows)[0]
+        self._store(fresh, gram, cache, updates, active.kernels)
         return change
 
     def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
         """Take all columns from rows[picked], one per owner in order."""
         if len(picked):
             chosen = rows[picked]
-            every = {column: column for column in range(len(picked))}
             kernels = kernels_for(rows)
-            self._store(every, chosen, kernels.products(chosen, chosen), cache, kernels)
+            gram = kernels.products(chosen, chosen)
+            self._store(dict(enumerate(chosen)), gram, cache, rows, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
         """Remove a column. Returns the map that removes everybody's coordinate on it."""
@@ -186,36 +195,33 @@ class Columns(Component):
 
     def _store(
         self,
-        changed: Mapping[int, int],
-        updates: Array,
+        fresh: Mapping[int, Array],
         gram: Floats,
         cache: str | None,
+        like: Array,
         kernels: Kernels,
     ) -> None:
-        """rows[column] <- updates[position] for `changed`, where `gram` is of the exact columns."""
+        """rows[column] <- fresh[column], where `gram` is of the exact columns."""
         if self.rows is None:
-            dtype = cache or kernels.dtype_name(updates)
-            self.rows = kernels.allocate((len(self.owners), updates.shape[1]), updates, dtype)
+            dtype = cache or kernels.dtype_name(like)
+            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, dtype)
             if dtype in TWO_BYTES:
                 self.stretch = np.ones(len(self.owners))
         if self.stretch is not None:
-            self._store_rounded(changed, updates, gram, kernels)
+            self._store_rounded(fresh, gram, kernels)
         else:
-            for column, position in changed.items():
-                self.rows[column] = updates[position]
+            for column, vector in fresh.items():
+                self.rows[column] = vector
             self._set_gram(gram)
 
-    def _store_rounded(
-        self, changed: Mapping[int, int], updates: Array, gram: Floats, kernels: Kernels
-    ) -> None:
+    def _store_rounded(self, fresh: Mapping[int, Array], gram: Floats, kernels: Kernels) -> None:
         """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
         assert self.rows is not None and self.stretch is not None
-        columns, positions = np.array([*changed]), np.array([*changed.values()])
+        columns = np.array([*fresh])
         lengths = np.sqrt(gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
-        unit = kernels.combine(np.diag(1.0 / lengths), updates[positions])
-        for column, row in zip(changed, unit, strict=True):
-            self.rows[column] = row
+        for (column, vector), length in zip(fresh.items(), lengths, strict=True):
+            self.rows[column] = kernels.combine(np.array([[1.0 / length]]), vector[None])[0]
         self.stretch[columns] = lengths
         rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
         gram = gram.copy()

@@ -13,6 +13,8 @@ from fedsteer.steering.ids import ClientId, plain_id
 
 AFTER_VISITS = ("intervals", "shrunk")
 """Estimated from earlier visits, of which a warm-up has none."""
+DRIFT = 0.25
+"""alpha, if clients can correct their gradients and nothing else was chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,11 @@ class FedSteerOptions(WarmUpOptions):
     reselect_every: int | None = option(
         None, "look for better columns among the clients in hand every so many rounds", low=1
     )
+    renew_after: int | None = option(
+        None,
+        "hand a column over to a client of the round once its owner was away for so many rounds",
+        low=1,
+    )
     sketch_width: int | None = option(
         None, "numbers kept per client for reselect_every; default 10 k", low=1
     )
@@ -73,6 +80,20 @@ class FedSteerOptions(WarmUpOptions):
     )
     basis: str = option(
         "unit", "columns h/|h|, or h/k as in the authors' code", choices=("unit", "mean")
+    )
+    drift: str | float = option(
+        0.0,
+        "alpha: clients take this share of their drift out of their gradients; auto: .25 if "
+        "local_rate is given, else 0",
+        choices=("auto",),
+        low=0.0,
+        high=1.0,
+    )
+    local_rate: float | None = option(
+        None,
+        "eta: the learning rate of clients that add the correction they are sent, over 1 - "
+        "momentum if they have any",
+        above=0.0,
     )
     solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
     cache: str | None = option(
@@ -109,6 +130,10 @@ class FedSteerOptions(WarmUpOptions):
             numbers_by_client("frequencies", self.frequencies, low=0.0)
         if self.core_set is None and self.select == "frequent" and not self.frequencies:
             raise ConfigurationError("select='frequent' needs frequencies={client: p, ...}")
+        if self.drift not in (0.0, "auto") and self.local_rate is None:
+            raise ConfigurationError("drift needs local_rate, and clients that add the correction")
+        if self.alpha and (self.refresh == "before" or self.coordinates == "own"):
+            raise ConfigurationError('drift needs refresh="after" and coordinates="ridge"')
         if self.basis == "mean" and self.magnitude == "follow":
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
         if self.coordinates == "own" and (self.core_set is None or self.reselect_every):
@@ -116,6 +141,13 @@ class FedSteerOptions(WarmUpOptions):
                 "coordinates='own' needs core_set, and no reselect_every: a client that takes "
                 "over a column has no coordinate on it until its next visit"
             )
+
+    @property
+    def alpha(self) -> float:
+        """The share of their drift that clients take out of their gradients."""
+        if isinstance(self.drift, str):
+            return 0.0 if self.local_rate is None else DRIFT
+        return self.drift
 
     @property
     def warms_up(self) -> bool:

@@ -28,9 +28,10 @@ import numpy as np
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
+from fedsteer.rules.fedsteer.drift import Drift, Sent
 from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, fill_vacant
+from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, stale_columns, takeovers
 from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
@@ -44,6 +45,17 @@ if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active
 
 
+PRACTICAL = {
+    "select": "online",
+    "core_size": 20,
+    "ridge": 0.05,
+    "cache": "float16",
+    "renew_after": 20,
+    "drift": "auto",
+}
+"""What the preset "practical" changes beside what it changes for every rule."""
+
+
 @dataclass
 class FedSteerMemory(Component):
     """What FedSteer remembers: k d + N k numbers, and sketches if it re-selects."""
@@ -51,6 +63,13 @@ class FedSteerMemory(Component):
     columns: Columns
     coordinates: Coordinates
     sketches: Table | None = None  # (N, width), for reselect_every
+    drift: Drift | None = None  # None: clients correct nothing
+
+    def change_basis(self, change: Floats) -> None:
+        """s_i <- M s_i for every client, where M is `change`."""
+        self.coordinates.change_basis(change)
+        if self.drift is not None:
+            self.drift.total = change @ self.drift.total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +77,8 @@ class Computed:
     """What one round hands from `compute` to `commit`."""
 
     roles: ColumnRoles
+    result: Pass  # products of the updates without what corrections added to them
+    sent: Sent | None  # what that is; None: nothing
     old: Floats  # (m, k) coordinates before this round
     new: Floats  # (m, k) and after it
 
@@ -68,7 +89,7 @@ class FedSteer(Algorithm):
 
     name: ClassVar[str] = "fedsteer"
     options_type: ClassVar[type[Options]] = FedSteerOptions
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": {"select": "online"}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": PRACTICAL}
     state_options: ClassVar[tuple[str, ...]] = (
         "core_set",
         "core_size",
@@ -76,10 +97,16 @@ class FedSteer(Algorithm):
         "basis",
         "magnitude",
         "cache",
+        "drift",
+        "local_rate",
         "reselect_every",
         "sketch_width",
     )
     options: FedSteerOptions
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({"steps"}) if self.options.alpha else frozenset()
 
     def begin(self, clients: Clients) -> Component:
         memory = self._empty(first_owners(self.options, clients), clients)
@@ -90,6 +117,15 @@ class FedSteer(Algorithm):
     def request(
         self, memory: Memory, asked: Requests, reachable: Sequence[ClientId] | None
     ) -> Requests:
+        own: FedSteerMemory = memory.own
+        if own.drift is not None and own.columns.rows is not None:
+            slots = memory.clients.roster.find(asked.train)
+            known = np.flatnonzero(own.drift.paces[np.maximum(slots, 0)] * (slots >= 0))
+            corrections = own.drift.corrections(slots[known], own.coordinates.read(slots[known]))
+            vectors = own.columns.estimates(corrections, memory.like)
+            corrected = [asked.train[i] for i in known]
+            each = {c: {"correction": one} for c, one in zip(corrected, vectors, strict=True)}
+            asked = replace(asked, each=each)
         every = self.options.refresh_all_every
         if every is None or (memory.clients.rounds + 1) % every:
             return asked
@@ -100,44 +136,61 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        every = self.options.reselect_every
-        reselecting = every is not None and (memory.clients.rounds + 1) % every == 0
-        roles = column_roles(own.columns.owners, active, reselecting=reselecting)
-        old = used = own.coordinates.read(active.slots)
+        columns, drift = own.columns, own.drift
+        roles = self._roles(memory, active)
+        old = own.coordinates.read(active.slots)
+        total, expected, sent = own.coordinates.total, old, None
+        if drift is not None:
+            expected = drift.expected(active.slots, old)
+            total = drift.expected_of_everybody(total)
+            sent = drift.sent(active, self.options.local_rate, old)
         if self.options.refresh == "after":
-            result = self._aggregate(own, active, roles, old=old, used=old)  # steps 1 and 2
-            new = self._solve(own, result, roles)  # step 3
+            result = self._aggregate(own, active, roles, total, expected)  # steps 1 and 2
+            bare = result if sent is None else sent.take_out(result, columns.geometry, roles)
+            new = self._solve(own, bare, roles)  # step 3
         else:
-            glance = self._sweep(own, active, roles, np.zeros_like(own.coordinates.total))
-            new = used = self._solve(own, glance, roles)
-            result = self._aggregate(own, active, roles, old=old, used=new)
+            glance = self._sweep(own, active, roles, np.zeros_like(total))
+            new = expected = self._solve(own, glance, roles)
+            total = own.coordinates.total_with(active, old=old, new=new)
+            result = bare = self._aggregate(own, active, roles, total, new)
+        after = new if sent is None else new + sent.coordinates
         return Outcome(
             result=result,
             weights=active.weights,
-            core_set=tuple(owner for owner in own.columns.owners if owner is not None),
+            core_set=tuple(owner for owner in columns.owners if owner is not None),
             beliefs=SteeredBeliefs(
-                geometry=own.columns.geometry, products=result.products, old=used, new=new
+                geometry=columns.geometry, products=result.products, old=expected, new=after
             ),
-            scratch=Computed(roles=roles, old=old, new=new),
+            scratch=Computed(roles=roles, result=bare, sent=sent, old=old, new=new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedSteerMemory = memory.own
         computed: Computed = outcome.scratch
         roles, columns, options = computed.roles, own.columns, self.options
-        own.coordinates.replace(active, old=computed.old, new=computed.new, clients=memory.clients)
-        takeovers = []
-        if roles.candidates:
-            takeovers = fill_vacant(roles, columns.owners, outcome.result.squared_norms)
+        result, sent, clients = computed.result, computed.sent, memory.clients
+        own.coordinates.replace(active, old=computed.old, new=computed.new, clients=clients)
+        if own.drift is not None and sent is not None:
+            own.drift.replace(
+                active,
+                sent.paces,
+                old=computed.old,
+                new=computed.new,
+                everyone=own.coordinates,
+                clients=clients,
+            )
+        owners = columns.owners
+        changes = takeovers(roles, owners, result.squared_norms) if roles.candidates else []
         if own.sketches is not None and len(active):
             own.sketches[active.slots] = active.kernels.sketch(
                 active.round.updates, options.width, options.seed
             )
-            if roles.reselecting and not takeovers:
-                takeovers = reselect(options, memory.clients, active, own.sketches, columns.owners)
-        change = columns.renew(outcome.result, roles, takeovers, active, options.cache)
+            if roles.reselecting and not changes:
+                changes = reselect(options, clients, active, own.sketches, owners)
+        added = None if sent is None else sent.coordinates
+        change = columns.renew(result, roles, changes, active, options.cache, added)
         if change is not None:
-            own.coordinates.change_basis(change)
+            own.change_basis(change)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own: FedSteerMemory = memory.own
@@ -147,7 +200,9 @@ class FedSteer(Algorithm):
         for column, owner in enumerate(own.columns.owners):
             if owner in leaving:
                 keep_owner = self.options.core_set is not None
-                own.coordinates.change_basis(own.columns.vacate(column, keep_owner=keep_owner))
+                own.change_basis(own.columns.vacate(column, keep_owner=keep_owner))
+        if own.drift is not None:
+            own.drift.forget(slots, everyone=own.coordinates, clients=clients)
         if own.sketches is not None:
             own.sketches[slots] = 0.0
 
@@ -176,7 +231,10 @@ class FedSteer(Algorithm):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own: FedSteerMemory = memory.own
-        return own.columns.estimates(own.coordinates.read(slots), memory.like)
+        coordinates = own.coordinates.read(slots)
+        if own.drift is not None:
+            coordinates = own.drift.expected(slots, coordinates)
+        return own.columns.estimates(coordinates, memory.like)
 
     def _empty(self, owners: Owners, clients: Clients) -> FedSteerMemory:
         """Vacant columns for these owners, and zero coordinates for the members."""
@@ -184,15 +242,29 @@ class FedSteer(Algorithm):
         return FedSteerMemory(
             columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
+            drift=Drift(options.alpha, np.zeros(len(owners))) if options.alpha else None,
+        )
+
+    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
+        """Who could end up in a column after this round."""
+        owners, clients, options = memory.own.columns.owners, memory.clients, self.options
+        every = options.reselect_every
+        return column_roles(
+            owners,
+            active,
+            stale=stale_columns(owners, clients, active.round.number, options.renew_after),
+            reselecting=every is not None and (clients.rounds + 1) % every == 0,
         )
 
     def _aggregate(
-        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, *, old: Floats, used: Floats
+        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, total: Floats, used: Floats
     ) -> Pass:
-        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i, where the active clients' s_i are `used`."""
-        total = own.coordinates.total
-        if active.resized or self.options.refresh == "before":
-            total = own.coordinates.total_with(active, old=old, new=used)
+        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i.
+
+        `total` is u, and `used` are the s_i of the active clients.
+        """
+        if active.resized and self.options.refresh == "after":
+            total = total + (active.sizes - active.old_sizes) @ used
         c = total / max(active.total, 1e-300) - active.weights @ used
         return self._sweep(own, active, roles, c)
 
