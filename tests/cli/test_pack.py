@@ -42,13 +42,15 @@ def test_a_copy_of_a_run_counts_once(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["pack", "runs", "kept.tar.xz", "--out", "both.tar.xz"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("both.tar.xz: 4 runs, ")
-    assert said.err == "fedsteer: 4 runs, of other tables or copies, are not in the file\n"
+    assert (
+        said.err == "fedsteer: 4 runs, of other tables, of tuning or copies, are not in the file\n"
+    )
     shown = []
     for places in (["runs"], ["runs", "kept.tar.xz"], ["both.tar.xz"]):
         assert main(["report", *places, "--format", "csv"]) == 0
         shown.append(capsys.readouterr())
     assert shown[0].out == shown[1].out == shown[2].out
-    assert "4 runs, of other tables or copies, are not in this report" in shown[1].err
+    assert "4 runs, of other tables, of tuning or copies, are not in this report" in shown[1].err
 
 
 def test_a_picture_goes_to_whatever_stands_for_the_terminal() -> None:

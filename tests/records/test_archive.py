@@ -86,6 +86,19 @@ def test_which_runs_keep_their_clients(
         pack_records([runs], packed, clients="some")
 
 
+def test_of_many_runs_the_accuracies_alone_can_be_kept(runs: Path, tmp_path: Path) -> None:
+    whole, small = tmp_path / "whole.tar.xz", tmp_path / "small.tar.xz"
+    pack_records([runs], whole, clients="none")
+    pack_records([runs], small, clients="none", rounds="accuracies")
+    assert small.stat().st_size < 0.7 * whole.stat().st_size
+    for ours, theirs in zip(find_runs(small), find_runs(whole), strict=True):
+        assert len(ours.rounds) == len(theirs.rounds) and ours.result == theirs.result
+        assert ours.late() == theirs.late() and ours.late() is not None
+        assert "delta_norm" in theirs.rounds[0] and "delta_norm" not in ours.rounds[0]
+    with pytest.raises(ConfigurationError, match="unknown choice of rounds"):
+        pack_records([runs], small, rounds="some")
+
+
 def test_the_same_records_give_the_same_bytes(runs: Path, tmp_path: Path) -> None:
     first, second, again = (tmp_path / f"{name}.tar.xz" for name in ("first", "second", "again"))
     pack_records([runs], first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 
 from fedsteer.cli.shared import tell_left_out, writable
 from fedsteer.errors import ConfigurationError
@@ -19,10 +20,12 @@ def execute(options: argparse.Namespace) -> int:
     if options.sheet is not None:
         sheet = load_paper_table(options.sheet).record(options.made_by or "")
         for reading in READINGS:  # the names of the runs' experiments tell which one it was
-            sheet["paper"] |= load_paper_table(options.sheet, reading=reading).record()["paper"]
+            with suppress(ConfigurationError):  # a table may have no other reading
+                sheet["paper"] |= load_paper_table(options.sheet, reading=reading).record()["paper"]
     writable(options.out.parent)
     there = len(find_runs(*options.folders))
-    count = pack_records(options.folders, options.out, clients=options.clients, sheet=sheet)
+    kept = {"clients": options.clients, "rounds": options.rounds}
+    count = pack_records(options.folders, options.out, sheet=sheet, **kept)
     size = options.out.stat().st_size
     print(f"{options.out}: {count} runs, {size / 1000:.0f} kB")
     tell_left_out(there - count, "in the file")

@@ -60,5 +60,6 @@ def tell_failures(runs: Iterable[Any]) -> int:
 def tell_left_out(count: int, where: str) -> None:
     """One line on stderr about runs that were found but are not shown."""
     if count:
-        one, many = "run, of another table or a copy, is", "runs, of other tables or copies, are"
+        one = "run, of another table, of tuning or a copy, is"
+        many = "runs, of other tables, of tuning or copies, are"
         print(f"fedsteer: {count} {one if count == 1 else many} not {where}", file=sys.stderr)

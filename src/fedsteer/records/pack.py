@@ -4,7 +4,8 @@ What is left out or rounded changes no table and no accuracy curve: these come f
 and from keys of `rounds.jsonl` that keep every digit.
 
     manifest.json, result.json, failure.json    of every run, every digit
-    rounds.jsonl                                of every run; see `EXACT` and `LEFT_OUT`
+    rounds.jsonl                                of every run; see `EXACT` and `LEFT_OUT`; of many
+                                                runs perhaps the `ACCURACIES` alone
     clients.jsonl                               the same; by default of the first seed of each rule
     arrays.safetensors                          unchanged; by default of the first seed of each rule
     timing.jsonl, checkpoints                   never
@@ -27,8 +28,11 @@ from fedsteer.records.sheets import SHEET, read_sheet, runs_of_sheet
 
 CLIENTS = ("first", "none", "all")
 """Which runs keep client rows and coordinates: the first seed of each rule, none, or all."""
-EXACT = {"accuracy", "group_accuracy", "held_out_accuracy"}
+ROUNDS = ("all", "accuracies")
+"""What rows of rounds keep."""
+EXACT = {"accuracy", "average_accuracy", "group_accuracy", "held_out_accuracy"}
 """Keys that keep every digit; all other numbers in rows keep four significant ones."""
+ACCURACIES = EXACT | {"round", "phase", "training_round"}
 LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
 """Bulky keys that no table or figure reads."""
 
@@ -38,6 +42,7 @@ def pack_records(
     out: Path,
     *,
     clients: str = "first",
+    rounds: str = "all",
     sheet: Mapping[str, Any] | None = None,
 ) -> int:
     """Pack every run below these folders (or archives) into `out`; return the number of runs.
@@ -45,13 +50,14 @@ def pack_records(
     sheet   which table of the paper this is; by default what the folders' own sheets say
     """
     check_name("choice of clients", clients, CLIENTS)
+    check_name("choice of rounds", rounds, ROUNDS)
     known = sheet if sheet is not None else read_sheet(*folders)
     named = _named(folders, known)
     detailed = set(named) if clients == "all" else set() if clients == "none" else _firsts(named)
     members = {
         f"{name}/{file}": content
         for name, run in named.items()
-        for file, content in _files(run, name in detailed)
+        for file, content in _files(run, name in detailed, rounds)
     }
     if known is not None:
         members[SHEET] = _compact_json(known)
@@ -87,7 +93,7 @@ def _firsts(named: Mapping[str, Run]) -> set[str]:
     return set(first.values())
 
 
-def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
+def _files(run: Run, detailed: bool, rounds: str) -> Iterable[tuple[str, bytes]]:
     """The files of a run as they are packed."""
     for file in (MANIFEST, RESULT, FAILURE):
         if (value := run.json(file)) is not None:
@@ -95,6 +101,8 @@ def _files(run: Run, detailed: bool) -> Iterable[tuple[str, bytes]]:
     for stream in ("rounds", "clients") if detailed else ("rounds",):
         if run.read(stream_file(stream)) is not None:
             rows = [shortened(row, EXACT, LEFT_OUT[stream]) for row in run.rows(stream)]
+            if (stream, rounds) == ("rounds", "accuracies"):
+                rows = [{key: row[key] for key in row if key in ACCURACIES} for row in rows]
             yield stream_file(stream), b"".join(_compact_json(row) + b"\n" for row in rows)
     if detailed and (content := run.read(ARRAYS)) is not None:
         yield ARRAYS, content
