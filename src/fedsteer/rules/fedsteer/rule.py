@@ -49,7 +49,6 @@ PRACTICAL = {
     "select": "online",
     "core_size": 20,
     "ridge": 0.05,
-    "cache": "float16",
     "renew_after": 20,
     "drift": "auto",
 }
