@@ -12,6 +12,7 @@ import pytest
 from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
+from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.simulate.cells import find_rule
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import shipped_experiments
@@ -101,7 +102,7 @@ def test_the_practical_preset_and_the_equal_memory_rival_are_in_every_table(tmp_
         for experiment in load_paper_table(name).experiments:
             assert {"cluster_fedvarp", "fedsteer:practical"} <= set(experiment.rules), name
             options = experiment.options
-            columns = options["fedsteer"]["core_size"]
+            columns = options.get("fedsteer", {}).get("core_size", FedSteerOptions().core_size)
             assert options["cluster_fedvarp"]["cluster_count"] == columns, name
 
 
