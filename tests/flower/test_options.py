@@ -144,7 +144,7 @@ def test_every_option_has_a_run_config_key(rule: str) -> None:
     ("config", "word"),
     [
         ({"fedsteer-core-sise": 5}, "did you mean 'fedsteer-core-size'"),
-        ({"fedsteer-local-rate": 0.1}, "is for scaffold, not for fedsteer"),
+        ({"fedsteer-proximal": 0.1}, "is for fedprox, not for fedsteer"),
         ({"fedsteer-preset": "best"}, "unknown preset"),
         ({"fedsteer-authenticated": 3}, "true or false"),
         ({"fedsteer-population": "3:5"}, "must read like"),

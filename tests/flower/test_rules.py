@@ -15,7 +15,7 @@ from tests.flower.fake import Answer, FakeGrid, arrays, drifting, late, reply_wi
 
 CLIENTS, ROUNDS, DIM = 6, 9, 8
 OPTIONS: dict[str, dict[str, Any]] = {
-    "fedsteer": {"core_size": 3},
+    "fedsteer": {"core_size": 3, "local_rate": 0.2},
     "cluster_fedvarp": {"cluster_count": 2},
     "fedprox": {"proximal": 0.3},
     "scaffold": {"local_rate": 0.2},
@@ -78,7 +78,7 @@ def straight_through(
         for c, name in zip(present, names, strict=True):
             own = asked.each.get(name, {})
             start = np.asarray(own.get("start", model), np.float32)
-            correction = np.zeros(DIM, np.float32)
+            correction = np.asarray(own.get("correction", np.zeros(DIM)), np.float32)
             if "control" in asked.shared:
                 whole = asked.shared["control"] - own.get("control", 0.0)
                 correction = np.asarray(whole, np.float32)

@@ -19,7 +19,7 @@ class NaiveUpdateBound:
         self.norms += norms
         return np.array(
             [
-                update * longest / norm if norm > longest > 0 else update
+                update * (longest / norm) ** 2 if norm > longest > 0 else update
                 for update, norm in zip(updates, norms, strict=True)
             ]
         ).reshape(np.shape(updates))

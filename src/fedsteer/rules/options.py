@@ -31,8 +31,8 @@ class Options:
     )
     update_bound: float | None = option(
         None,
-        "an update is at most so many times as long as the median of the latest 100; a longer one "
-        "is shortened",
+        "an update more than so many times as long as the median of the latest 100 is shortened, "
+        "the more the longer it is",
         above=0.0,
     )
     step: str = option(

@@ -222,7 +222,7 @@ class Rule:
         if norms.max(initial=0.0) <= bound.longest:
             return None
         factors = bound.shortening(norms)
-        return active.shortened(factors) if factors.min() < 1.0 else None
+        return active.shortened(factors, norms) if factors.min() < 1.0 else None
 
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
         """Updates that overflow the dtype in which they would be stored."""
@@ -273,8 +273,8 @@ class Rule:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
         if clients.bound is not None and bounded.sums is not None:
-            factors = 1.0 if active.update_factors is None else active.update_factors
-            clients.bound.keep(active.slots, bounded.norms, bounded.sums, bounded.norms / factors)
+            whole = bounded.norms if active.whole_norms is None else active.whole_norms
+            clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
         last_seen = clients.commit(active, training=outcome.phase == "train")
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()

@@ -1,12 +1,14 @@
 """Bounds on the length of single updates and of the aggregate, from one memory of norms.
 
-    update_bound   g_i <- g_i min(1, c r / |g_i|),   r = median length of the latest 100 updates
+    update_bound   g_i <- g_i min(1, (c r / |g_i|)^2),   r = median length of the latest 100 updates
     norm_bound     Delta <- Delta min(1, rho b / |Delta|),   b = sum_i d_i |g_i| >= |sum_i d_i g_i|
 
 A client whose local training blew up, or who means harm, can send an update a hundred times as long
 as the others'. One of those in the first rounds can throw a network so far off that it never
-learns. r is known before the round (in the first one it is the round's own median), so it does not
-matter who else takes part: the aggregate stays unbiased for the shortened updates.
+learns. So the longer an update is beyond c r, the shorter it becomes: at a hundred times r almost
+nothing of it is left, while cutting all of them to c r would leave each a full say in a direction
+that means nothing. r is known before the round (in the first one it is the round's own median), so
+it does not matter who else takes part: the aggregate stays unbiased for the shortened updates.
 
 b uses the last known norm of each client, this round's included; clients without one count with the
 mean of the others, weighted by size. This is a heuristic, because old norms age, and it is biased
@@ -66,7 +68,10 @@ class NormBound(Component):
     def shortening(self, norms: Floats) -> Floats:
         """The factors that shorten updates of these norms; 1 for those that are short enough."""
         longest = self.longest or self._longest_of(norms)
-        return longest / np.maximum(norms, longest) if longest else np.ones(len(norms))
+        if not longest:
+            return np.ones(len(norms))
+        factors: Floats = (longest / np.maximum(norms, longest)) ** 2
+        return factors
 
     def judge(
         self, delta_norm: float, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats

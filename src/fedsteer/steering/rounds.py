@@ -120,16 +120,18 @@ class Active:
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 if not fresh
     population: PopulationEstimate | None = None  # after this round, if the population is open
     update_factors: Floats | None = None  # what shortened the updates; None: they are whole
+    whole_norms: Floats | None = None  # |g_i| before that; None: they are whole
 
     def __len__(self) -> int:
         return len(self.round.clients)
 
-    def shortened(self, factors: Floats) -> Active:
-        """The same clients with their updates times these factors."""
+    def shortened(self, factors: Floats, norms: Floats) -> Active:
+        """The same clients with their updates, which have these norms, times these factors."""
         scaled = zip(self.round.updates, factors.tolist(), strict=True)
         rows = [update if factor == 1.0 else factor * update for update, factor in scaled]
         updates = self.kernels.stack(rows)
-        return replace(self, round=replace(self.round, updates=updates), update_factors=factors)
+        round = replace(self.round, updates=updates)
+        return replace(self, round=round, update_factors=factors, whole_norms=norms)
 
     def one_pass(
         self,
