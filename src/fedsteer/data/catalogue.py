@@ -1,7 +1,5 @@
 """Every data set by name; `catalogue.toml` holds the files, their checksums and where they are."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

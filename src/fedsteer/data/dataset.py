@@ -1,7 +1,5 @@
 """A labelled set of images, cut into training and test points."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

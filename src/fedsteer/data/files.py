@@ -4,8 +4,6 @@ There are readers of IDX arrays, CIFAR records and lists of indices. What they a
 published checksums, so they trust it.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import lzma

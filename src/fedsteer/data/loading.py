@@ -1,7 +1,5 @@
 """From a name to a `Dataset`: find or download its files, verify and read them."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 import zipfile

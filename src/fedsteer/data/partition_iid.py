@@ -1,7 +1,5 @@
 """Every client's points are a uniform sample."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

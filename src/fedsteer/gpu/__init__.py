@@ -4,8 +4,6 @@ Triton needs more than its package: a C compiler, Python's headers and a GPU tha
 Images made to run torch often lack the first two. So each GPU gets one trial.
 """
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from importlib import import_module

@@ -2,8 +2,6 @@
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -11,8 +11,6 @@ build plain containers, numbers and strings and nothing else. Memory addresses a
 a single damaged one would make the unpickler reserve gigabytes.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import pickletools

@@ -16,8 +16,6 @@ Second 0 is midnight before the first event of any device. All records repeat af
 number of days, so day and night keep their hours. Devices become clients in the order of the file.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """What is compared: rules by name, and one cell for every rule and seed."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Many runs: every rule under every seed, with the same draws, wherever they are executed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedsteer.errors import ConfigurationError, check_name

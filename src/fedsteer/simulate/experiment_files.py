@@ -1,7 +1,5 @@
 """Experiments as TOML: read from files, changed by --set, written with explanations."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """The manifest of a run, and whether a folder holds the same run."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import fields, replace
 from pathlib import Path

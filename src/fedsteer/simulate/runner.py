@@ -5,8 +5,6 @@ the files back to these lengths, so a run that was killed at any moment leaves t
 model, byte for byte, as one that was never interrupted.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress

@@ -5,8 +5,6 @@ accuracy on training images that no client holds, over the last third of the eva
 practical form, that of the averaged model, as in the table. A run that failed counts as zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

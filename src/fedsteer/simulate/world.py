@@ -4,8 +4,6 @@ Partition, participation, batches and the initial model depend on the seed alone
 between rules are paired.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import asdict, dataclass

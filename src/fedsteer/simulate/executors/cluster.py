@@ -15,8 +15,6 @@ If a machine or process is lost, its task is sent out again with the last files 
 Ray's own retries would repeat it with its first arguments.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -9,8 +9,6 @@ Rules and records are the work of a CPU core, during which the GPU waits. With s
 cells are split among that many processes by seed, and one trains while the others do their sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from operator import attrgetter

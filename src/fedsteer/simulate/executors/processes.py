@@ -5,8 +5,6 @@ its process group, and every worker finishes its round and saves it. Workers who
 do the same on their own.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

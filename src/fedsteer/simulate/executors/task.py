@@ -9,8 +9,6 @@ records, and the result last, so a kill in between leaves a folder that can be r
 finished, never a broken one.
 """
 
-from __future__ import annotations
-
 import platform
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -8,8 +8,6 @@ no arithmetic per element. float32 images are multiplied as tf32 unless `exact`,
 such; sums are float32.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

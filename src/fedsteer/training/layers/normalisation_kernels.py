@@ -5,8 +5,6 @@ that need them add the parts up, always in the same order, which is cheaper than
 Importing this module needs Triton.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl
