@@ -1,7 +1,5 @@
 """`fedsteer pack`: many runs in one small file, for a repository."""
 
-from __future__ import annotations
-
 import argparse
 from contextlib import suppress
 

@@ -12,8 +12,6 @@ and from keys of `rounds.jsonl` that keep every digit.
     sheet.json                                  once: which table of the paper this is
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@
 paper they are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The files that a set of runs ends in: a table, and the pictures that belong to it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

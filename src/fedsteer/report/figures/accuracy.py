@@ -1,11 +1,9 @@
 """Accuracy over rounds or over bytes, for a README or a paper; one panel per experiment."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
@@ -15,16 +13,14 @@ from fedsteer.report.figures.plotting import (
     LEGEND_LINE,
     MARGIN,
     MUTED,
+    Axes,
     Figure,
+    SubFigure,
     add_legend,
     draw_line,
     set_log_ticks,
 )
 from fedsteer.report.styles import Style, styles
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import SubFigure
 
 AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent": "sent"}
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))

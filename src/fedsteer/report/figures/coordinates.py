@@ -1,9 +1,6 @@
 """Heat maps of the coordinates of watched clients, and how stable the coordinates are."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +8,10 @@ from numpy.typing import NDArray
 from fedsteer.records import Run
 from fedsteer.report.curves import thinned, watched
 from fedsteer.report.entries import gather, names_of
-from fedsteer.report.figures.plotting import Figure
+from fedsteer.report.figures.plotting import Figure, SubFigure
 from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
 from fedsteer.report.tables import hundredths, table, with_half
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
 
 ROUNDS = 75  # drawn; of 150 every second
 REACH = 99  # percent of the values that the colours cover
@@ -73,8 +67,10 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
 
     lines = []
     for name, seeds in known.items():
-        own = estimate(_mean_cosine(values[APART:], values[:-APART]) for _, values in seeds)
-        others = estimate(_cosine_of_clients(values) for _, values in seeds)
+        every = [values for _, values in seeds]
+        own = estimate(_mean_cosine(one[APART:], one[:-APART]) for one in every)
+        pairs = [(one, np.roll(one, 1, axis=1)) for one in every if one.shape[1] > 1]
+        others = estimate(_mean_cosine(one, other) for one, other in pairs)
         cosines = [with_half(found, hundredths, hundredths) for found in (own, others)]
         lines.append([name, *cosines, str(len(seeds))])
     headings = ["rule", f"own, {APART} rounds apart", "another client's", "seeds"]
@@ -84,10 +80,6 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
         height=0.4 + HEIGHT * len(known),
         draw=draw,
     )
-
-
-def _cosine_of_clients(values: Floats) -> float | None:
-    return _mean_cosine(values, np.roll(values, 1, axis=1)) if values.shape[1] > 1 else None
 
 
 def _mean_cosine(one: Floats, other: Floats) -> float | None:

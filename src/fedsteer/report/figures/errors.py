@@ -4,17 +4,16 @@ reused       what the rule held: old coordinates on today's basis, or the plain 
 recomputed   coordinates computed from the very update: the best today's basis can do
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, names_of
 from fedsteer.report.figures.plotting import (
     MUTED,
     Figure,
+    SubFigure,
     add_legend,
     draw_line,
     set_log_ticks,
@@ -23,9 +22,6 @@ from fedsteer.report.statistics import Estimate
 from fedsteer.report.styles import Style, styles
 from fedsteer.report.tables import hundredths, table, with_half
 from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
 
 
 class Series(NamedTuple):

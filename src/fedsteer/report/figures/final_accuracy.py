@@ -1,9 +1,6 @@
 """Final accuracy: over the size of the core set, or of one experiment under many settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +12,7 @@ from fedsteer.report.figures.plotting import (
     INK,
     MARGIN,
     Figure,
+    SubFigure,
     add_legend,
     dots,
     draw_line,
@@ -22,9 +20,6 @@ from fedsteer.report.figures.plotting import (
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.styles import LIGHT, Style, styles
 from fedsteer.report.tables import MISSING, percent, points, table, with_half
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
 
 LINE = 0.31  # inches per setting
 ASIDE = 0.3  # points between seeds of the same accuracy, so that all can be seen

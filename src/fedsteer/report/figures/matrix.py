@@ -4,25 +4,19 @@ The number is the accuracy over the last third of the rounds, the mean over seed
 form that of the averaged model. A run that failed counts as guessing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.report.entries import FULL, Entry, gather, in_order
-from fedsteer.report.figures.plotting import INK, MUTED, Figure
+from fedsteer.report.figures.plotting import INK, MUTED, Figure, SubFigure
 from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
 from fedsteer.report.tables import MISSING, count, percent, size, table
-
-if TYPE_CHECKING:
-    from matplotlib.figure import SubFigure
 
 LOST = 2
 """A seed below so many times the accuracy of guessing is at chance."""

@@ -1,7 +1,5 @@
 """What all figures share: one look (`assets/figures.mplstyle`), one width, lines and legends."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +11,11 @@ import numpy as np
 from fedsteer.report.styles import LIGHT, Style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from matplotlib.axes import Axes as Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import SubFigure as SubFigure
+else:  # matplotlib is imported when a picture is drawn
+    Axes = Axis = SubFigure = Any
 
 WIDTH = 9.0  # inches, 864 pixels: about what a README is shown at
 LEGEND_LINE = 0.21  # inches
