@@ -5,8 +5,6 @@ equal, whatever was drawn before, in whichever process: this is what makes runs 
 comparisons between rules paired.
 """
 
-from __future__ import annotations
-
 from zlib import crc32
 
 import numpy as np

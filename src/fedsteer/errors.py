@@ -13,8 +13,6 @@ that cannot work, and with 1 if a run failed after it had begun (RoundRefused, T
 other exception is a bug and keeps its traceback.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

@@ -18,8 +18,9 @@ from fedsteer.gpu.precision import (
     precision,
     rounding,
 )
-from fedsteer.steering.kernels import Sweep, Vectors
+from fedsteer.steering.kernels import Sweep
 from fedsteer.steering.kernels import torch as in_torch
+from fedsteer.steering.kernels.vectors import Vectors
 
 matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
 NEWER = [*GPU_PRODUCTS, *CPU_PRODUCTS, *CONVOLUTIONS]

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fedsteer import Round, RoundRefused, State, make_rule
-from fedsteer.steering.kernels import Pass, Sweep, Vectors
+from fedsteer.steering.kernels import Pass, Sweep
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels import torch as in_torch
+from fedsteer.steering.kernels.vectors import Vectors
 from tests.rules.enrolled import (
     DIM,
     ENROLLED,

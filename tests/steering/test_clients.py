@@ -32,14 +32,14 @@ def visit(
 ) -> Active:
     given.setdefault("probabilities", [0.5] * len(names))
     cap = given.pop("max_weight", None)
-    round, faults = check_round(
+    checked = check_round(
         Round(number=number, clients=names, updates=np.ones((len(names), DIM)), **given),
         clients.dim,
     )
     active, strangers = clients.activate(
-        round, {}, uses_probabilities=uses_probabilities, max_weight=cap
+        checked, uses_probabilities=uses_probabilities, max_weight=cap
     )
-    assert active is not None and not (strangers | faults)
+    assert active is not None and not (strangers | checked.faults)
     clients.welcome(active)
     clients.commit(active, training=True)
     return active
@@ -126,8 +126,8 @@ def test_last_visit_and_old_sizes() -> None:
 
 def test_warm_up_rounds_count_no_participation() -> None:
     clients = people([1.0, 1.0], Intervals(cap=50))
-    round, _ = check_round(Round(number=1, clients=[0], updates=np.ones((1, DIM))), DIM)
-    active, _ = clients.activate(round, {}, uses_probabilities=True, max_weight=None)
+    checked = check_round(Round(number=1, clients=[0], updates=np.ones((1, DIM))), DIM)
+    active, _ = clients.activate(checked, uses_probabilities=True, max_weight=None)
     assert active is not None
     clients.welcome(active)
     clients.commit(active, training=False)
@@ -137,7 +137,7 @@ def test_warm_up_rounds_count_no_participation() -> None:
 
 def test_activate_writes_nothing() -> None:
     clients = people([1.0])
-    round, _ = check_round(
+    checked = check_round(
         Round(
             number=1,
             clients=["x", 0],
@@ -147,7 +147,7 @@ def test_activate_writes_nothing() -> None:
         ),
         DIM,
     )
-    clients.activate(round, {}, uses_probabilities=True, max_weight=None)
+    clients.activate(checked, uses_probabilities=True, max_weight=None)
     assert clients.members() == [0] and clients.number == 0 and clients.total == 1.0
 
 
@@ -160,19 +160,21 @@ def test_sizes_by_name_in_any_order() -> None:
 
 def test_strangers_are_named() -> None:
     clients = people([1.0, 1.0])
-    round, _ = check_round(
+    checked = check_round(
         Round(number=1, clients=[0, "x", 7], updates=np.ones((3, DIM)), probabilities=[0.5] * 3),
         DIM,
     )
-    active, faults = clients.activate(round, {}, uses_probabilities=True, max_weight=None)
+    active, faults = clients.activate(checked, uses_probabilities=True, max_weight=None)
     assert active is None and set(faults) == {1, 2}
-    assert explain(faults, round.clients).startswith("client 'x' is unknown, and its number")
-    assert explain(faults, round.clients).endswith("it cannot join (the same for 7)")
+    assert explain(faults, checked.round.clients).startswith(
+        "client 'x' is unknown, and its number"
+    )
+    assert explain(faults, checked.round.clients).endswith("it cannot join (the same for 7)")
     many = dict.fromkeys(range(20), "is late") | {3: "is ill"}
     assert explain(many, range(20)) == (
         "client 0 is late (the same for 1, 2, 4, 5, 14 more); client 3 is ill"
     )
-    assert people().activate(round, {}, uses_probabilities=True, max_weight=None)[1] == {}
+    assert people().activate(checked, uses_probabilities=True, max_weight=None)[1] == {}
 
 
 def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> None:
@@ -180,10 +182,10 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
     visit(clients, 1, [1])
     clients.leave([1])
     assert clients.last_seen[np.array([1])].tolist() == [0]
-    round, _ = check_round(
+    checked = check_round(
         Round(number=2, clients=[1], updates=np.ones((1, DIM)), probabilities=[0.5]), DIM
     )
-    assert list(clients.activate(round, {}, uses_probabilities=True, max_weight=None)[1]) == [0]
+    assert list(clients.activate(checked, uses_probabilities=True, max_weight=None)[1]) == [0]
     back = visit(clients, 2, [1], sizes=[9.0])
     assert back.old_sizes[0] == 0
     assert clients.members() == [0, 1] and clients.total == 10.0
@@ -193,9 +195,9 @@ def test_a_dense_client_that_left_is_a_stranger_until_it_brings_its_size() -> No
 def test_round_numbers_rise(number: int) -> None:
     clients = people([1.0])
     visit(clients, 5, [0])
-    late = Round(number=number, clients=[0], updates=np.ones((1, DIM)))
+    late = check_round(Round(number=number, clients=[0], updates=np.ones((1, DIM))), DIM)
     with pytest.raises(RoundRefused, match=f"{number} does not follow round 5"):
-        clients.activate(late, {}, uses_probabilities=True, max_weight=None)
+        clients.activate(late, uses_probabilities=True, max_weight=None)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def take(
         probabilities=chances,
         sizes=sizes,
     )
-    round, faults = check_round(given, DIM)
-    active, strangers = clients.activate(round, {}, uses_probabilities=True, max_weight=None)
-    assert active is not None and not (strangers | faults)
+    checked = check_round(given, DIM)
+    active, strangers = clients.activate(checked, uses_probabilities=True, max_weight=None)
+    assert active is not None and not (strangers | checked.faults)
     result, complete = collection.compute(clients, active)
     clients.welcome(active)
     collected = collection.commit(clients, active, complete=complete)

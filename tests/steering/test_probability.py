@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError, Round, RoundRefused, make_rule
+from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.probability import (
     Intervals,
@@ -150,7 +151,9 @@ def test_known_and_sampled() -> None:
     given = Round(number=3, clients=[0, 1], updates=updates, probabilities=passed)
     for source, inverse in ((Known(), [2.0, 1.0]), (Sampled(0.25), [4.0, 4.0])):
         clients = enrol_population(1, [1.0, 1.0], source, None)
-        active, _ = clients.activate(given, {}, uses_probabilities=True, max_weight=None)
+        active, _ = clients.activate(
+            check_round(given, 1), uses_probabilities=True, max_weight=None
+        )
         assert active is not None and active.inverse_probabilities.tolist() == inverse
     with pytest.raises(RoundRefused, match="pass probabilities"):
         Known().inverse(np.array([0, 1]), 3)

@@ -19,7 +19,7 @@ DIM = 4
 
 
 def settle(clients: Any, updates: Any, **given: Any) -> tuple[Round, dict[int, str]]:
-    return check_round(Round(number=1, clients=clients, updates=updates, **given), DIM)
+    return check_round(Round(number=1, clients=clients, updates=updates, **given), DIM)[:2]
 
 
 def test_ids_become_plain() -> None:
@@ -156,10 +156,11 @@ def test_a_declared_vector_is_checked_dropped_with_its_client_and_reaches_algori
     given: Any = {name: [1.0, IMPOSSIBLE[name], 0.5]}
     settled, faults = settle(["a", "b", "c"], np.ones((3, DIM)), **given)
     assert faults == {1: f"{name} {PER_CLIENT[name].must}"}
-    left, faults = check_round(settled.without({1}), DIM)
-    assert not faults and getattr(left, name).tolist() == [1.0, 0.5]
+    checked = check_round(settled.without({1}), DIM)
+    left = checked.round
+    assert not checked.faults and getattr(left, name).tolist() == [1.0, 0.5]
     clients = enrol_population(DIM, None, Known(), None)
-    active, _ = clients.activate(left, {}, uses_probabilities=False, max_weight=None)
+    active, _ = clients.activate(checked, uses_probabilities=False, max_weight=None)
     assert active is not None
     assert getattr(active.round, name) is getattr(left, name)
 

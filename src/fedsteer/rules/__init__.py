@@ -1,7 +1,5 @@
 """The server rules, one file each, and the table of their names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedsteer.errors import check_name

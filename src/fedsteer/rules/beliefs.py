@@ -1,7 +1,5 @@
 """What a rule believed of the updates of a round before it had them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 

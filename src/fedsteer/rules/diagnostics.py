@@ -9,8 +9,6 @@ A server may take thousands of steps and look at none of this, so anything expen
 when it is first read.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@
 Memory N x d. The sum over all clients is kept running.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, final
 
 import numpy as np

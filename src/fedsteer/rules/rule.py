@@ -4,8 +4,6 @@ A rule has an explicit `State` and three moments: `init` before the first round,
 for what) at the start of a round, `step` (updates in, aggregate out) at its end.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -173,10 +171,10 @@ class Rule:
         """The clients whose input can be used; the others are dropped, or the round is refused."""
         clients = memory.clients
         while True:
-            incoming.round, faults = check_round(incoming.round, clients.dim, incoming.like)
+            checked = check_round(incoming.round, clients.dim, incoming.like)
+            incoming.round = checked.round
             active, faults = clients.activate(
-                incoming.round,
-                faults,
+                checked,
                 uses_probabilities=self.uses_probabilities,
                 max_weight=self.options.max_weight,
             )

@@ -5,8 +5,6 @@ In each cycle the model stands still until every client has answered once. Then 
 last cycle the model starts anew and the rule takes over, with the memory prepared for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final

@@ -16,8 +16,6 @@ The rule is close to hypergradient descent on the server's rate (Baydin et al. 2
 in place of inner products so that no scale has to be known. Costs one vector of size d.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

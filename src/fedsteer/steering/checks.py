@@ -1,17 +1,15 @@
 """What is wrong with a round as it arrives: ids, shapes, dtypes and impossible numbers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedsteer.errors import RoundRefused
 from fedsteer.steering.ids import ClientId, id_order, plain_ids
-from fedsteer.steering.kernels import Array, Floats, kernels_for, library_of
+from fedsteer.steering.kernels import Array, Floats, Kernels, kernels_for, library_of
 from fedsteer.steering.rounds import PER_CLIENT, Round
 
 NAMED = 4
@@ -20,8 +18,16 @@ Faults = dict[int, str]
 """Position in the round -> what is wrong with that client."""
 
 
-def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Round, Faults]:
-    """The round with plain ids, float64 vectors and one (m, d) array, and the clients at fault.
+class Checked(NamedTuple):
+    """A round with plain ids, float64 vectors and one (m, d) array, and the clients at fault."""
+
+    round: Round
+    faults: Faults
+    kernels: Kernels | None  # for the updates; None: some of them cannot be used
+
+
+def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
+    """Check a round as it arrives.
 
     Raises if the round as a whole makes no sense; what concerns one client is a fault. `like` are
     zero rows of the library and device the updates have to be of.
@@ -32,7 +38,7 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Roun
         for name in PER_CLIENT
         if (values := getattr(round, name)) is not None
     }
-    updates, faults = _matrix(round.updates, clients, dim, like)
+    updates, faults, kernels = _matrix(round.updates, clients, dim, like)
     refresh = None if round.refresh is None else _refreshed(round.refresh, clients)
     if len(set(clients)) < len(clients):
         times = Counter(clients)
@@ -57,7 +63,7 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> tuple[Roun
         refresh=refresh,
         **vectors,
     )
-    return checked, faults
+    return Checked(checked, faults, kernels)
 
 
 @dataclass(kw_only=True)
@@ -139,15 +145,19 @@ def _refreshed(refresh: Sequence[ClientId], clients: list[ClientId]) -> list[Cli
 
 def _matrix(
     updates: Any, clients: list[ClientId], dim: int, like: Array | None
-) -> tuple[Array, Faults]:
-    """One (m, d) array; a vector of a sequence that cannot be used is a fault of its client."""
+) -> tuple[Array, Faults, Kernels | None]:
+    """One (m, d) array and its kernels.
+
+    A vector of a sequence that cannot be used is a fault of its client.
+    """
     if not clients and _is_empty(updates):
-        return np.zeros((0, dim), np.float32) if like is None else like, {}
+        nothing = np.zeros((0, dim), np.float32) if like is None else like
+        return nothing, {}, kernels_for(nothing)
     if isinstance(updates, (list, tuple)):
         if len(updates) != len(clients):
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
         if faults := _unusable(updates, dim, like):
-            return updates, faults
+            return updates, faults, None
         updates = kernels_for(updates[0]).stack(updates)
     kernels = kernels_for(updates)
     if problem := kernels.check(updates):
@@ -160,7 +170,7 @@ def _matrix(
         )
     if like is not None and not _is_beside(updates, like):
         raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
-    return untracked(updates), {}
+    return untracked(updates), {}, kernels
 
 
 def _is_empty(updates: Any) -> bool:

@@ -4,23 +4,21 @@ With sizes given at the start the population is closed: d_i = n_i / sum n, and a
 bring its size. Without, it is open, and n is estimated (`population`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.steering.checks import Faults
+from fedsteer.steering.checks import Checked, Faults
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId, plain_ids
-from fedsteer.steering.kernels import Floats, Integers, kernels_for
+from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
 from fedsteer.steering.roster import Roster
-from fedsteer.steering.rounds import LARGEST_COUNT, Active, Round
+from fedsteer.steering.rounds import LARGEST_COUNT, Active
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
@@ -65,12 +63,13 @@ class Clients(Component):
             raise ConfigurationError(f"{option} names none of the clients, but {names[0]!r}")
 
     def activate(
-        self, round: Round, faults: Faults, *, uses_probabilities: bool, max_weight: float | None
+        self, checked: Checked, *, uses_probabilities: bool, max_weight: float | None
     ) -> tuple[Active | None, Faults]:
         """Weights and everything else of size m; None if there are faults. Writes nothing.
 
         Newcomers have the slot they will get. Without a size, a closed population refuses them.
         """
+        round, faults, kernels = checked
         if not self.number < round.number < LAST:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         slots = self.roster.preview(round.clients)
@@ -80,7 +79,7 @@ class Clients(Component):
             reason = "is unknown, and its number of data points was not given: it cannot join"
             unknown = {i: reason for i, size in enumerate(old_sizes.tolist()) if size <= 0}
             faults = unknown | faults
-        if faults:
+        if faults or kernels is None:
             return None, faults
         resized = sizes is not None or not self.closed
         if sizes is None:
@@ -117,7 +116,7 @@ class Clients(Component):
             weights = np.minimum(weights, max_weight)
         active = Active(
             round=round,
-            kernels=kernels_for(round.updates),
+            kernels=kernels,
             slots=slots,
             fresh=fresh,
             sizes=sizes,

@@ -1,7 +1,5 @@
 """Clusters of clients: one remembered update per cluster, and k-means to find them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ Clients are asked as they become available. Rounds and uploads are counted, beca
 free: at p = .04, waiting once for 100 clients takes about 111 rounds, and the snapshot is N x d.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Client ids: whole numbers or strings."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

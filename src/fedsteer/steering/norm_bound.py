@@ -18,8 +18,6 @@ The sum over all clients is kept running in two numbers. In one, a single update
 as the others would leave nothing but its rounding error.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Before a round is computed, a source returns 1/p_i of the active clients (`inver
 is committed, it learns who took part (`observe`). No call loops over all clients.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Which slot the rows of a client live in."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What a state tells about its clients, by id."""
 
-from __future__ import annotations
-
 from typing import Any, final
 
 import numpy as np

@@ -14,12 +14,12 @@ from fedsteer.rules.fedsteer.ridge import (
     condition,
     generalised_inverse,
     pseudo_inverse,
-    ridge_solver,
+    ridge_solve,
 )
 
 
-def ridge_solve(gram: Any, ridge: float, right: Any, method: str = "cholesky") -> Any:
-    return ridge_solver(gram, ridge, method, np.ones(len(gram)))(right)
+def solve(gram: Any, ridge: float, right: Any, method: str = "cholesky") -> Any:
+    return ridge_solve(gram, ridge, method, np.ones(len(gram)), right)
 
 
 def unit_gram(size: int, seed: int = 0, rank: int | None = None) -> Any:
@@ -36,8 +36,8 @@ def test_all_solvers_agree(size: int, ridge: float) -> None:
     gram = unit_gram(size)
     right = np.random.default_rng(1).standard_normal((size, 7))
     exact = np.linalg.inv(gram + ridge * np.eye(size)) @ right
-    np.testing.assert_allclose(ridge_solve(gram, ridge, right), exact, rtol=0, atol=1e-10)
-    descended = ridge_solve(gram, ridge, right, "gradient")
+    np.testing.assert_allclose(solve(gram, ridge, right), exact, rtol=0, atol=1e-10)
+    descended = solve(gram, ridge, right, "gradient")
     np.testing.assert_allclose(descended, exact, rtol=0, atol=1e-8)
     eigen = pseudo_inverse(gram + ridge * np.eye(size)) @ right
     np.testing.assert_allclose(eigen, exact, rtol=0, atol=1e-10)
@@ -64,7 +64,7 @@ def test_estimates_from_nearly_collinear_columns_are_exact(ridge: float) -> None
     columns /= np.linalg.norm(columns, axis=0)
     gram, right = columns.T @ columns, columns.T @ draw.standard_normal((30, 4))
     best = columns @ exactly(gram, ridge, right)
-    error = columns @ ridge_solve(gram, ridge, right) - best
+    error = columns @ solve(gram, ridge, right) - best
     assert np.linalg.norm(error) < 1e-12 * np.linalg.norm(best)
 
 
@@ -72,7 +72,7 @@ def test_ridge_zero_on_independent_columns() -> None:
     gram = unit_gram(5)
     right = np.random.default_rng(2).standard_normal((5, 3))
     for solver in ("cholesky", "gradient"):
-        found = ridge_solve(gram, 0.0, right, solver)
+        found = solve(gram, 0.0, right, solver)
         np.testing.assert_allclose(gram @ found, right, rtol=0, atol=1e-8)
 
 
@@ -84,7 +84,7 @@ def test_singular_systems_get_the_least_squares_solution(ridge: float, solver: s
     columns = draw.standard_normal((20, 2)) @ draw.standard_normal((2, 6))
     columns /= np.linalg.norm(columns, axis=0)
     target = draw.standard_normal((20, 4))
-    found = ridge_solve(columns.T @ columns, ridge, columns.T @ target, solver)
+    found = solve(columns.T @ columns, ridge, columns.T @ target, solver)
     best = columns @ np.linalg.lstsq(columns, target, rcond=None)[0]
     np.testing.assert_allclose(columns @ found, best, rtol=0, atol=1e-6)
     assert np.abs(found).max() < 100
@@ -97,14 +97,14 @@ def test_columns_without_anything_get_no_coordinate(solver: str) -> None:
     right = np.ones((4, 2))
     right[1] = 0.0
     for ridge in (0.0, 0.5):
-        found = ridge_solve(gram, ridge, right, solver)
+        found = solve(gram, ridge, right, solver)
         assert np.abs(found[1]).max() < 1e-12 and found[[0, 2, 3]].any(axis=1).all()
-    assert not ridge_solve(np.zeros((3, 3)), 0.0, np.zeros((3, 2)), solver).any()
+    assert not solve(np.zeros((3, 3)), 0.0, np.zeros((3, 2)), solver).any()
 
 
 def test_empty_systems() -> None:
-    assert ridge_solve(np.zeros((0, 0)), 0.5, np.zeros((0, 3))).shape == (0, 3)
-    assert ridge_solve(np.eye(3), 0.5, np.zeros((3, 0))).shape == (3, 0)
+    assert solve(np.zeros((0, 0)), 0.5, np.zeros((0, 3))).shape == (0, 3)
+    assert solve(np.eye(3), 0.5, np.zeros((3, 0))).shape == (3, 0)
     assert pseudo_inverse(np.zeros((0, 0))).shape == (0, 0)
 
 
@@ -115,7 +115,7 @@ def test_a_bad_client_spoils_no_other_and_takes_no_time(bad: float, solver: str)
     right = np.ones((4, 3))
     right[2, 1] = bad
     with np.errstate(invalid="ignore"):
-        found = ridge_solve(unit_gram(4), 0.5, right, solver)
+        found = solve(unit_gram(4), 0.5, right, solver)
     assert np.isfinite(found[:, [0, 2]]).all()
 
 
@@ -127,7 +127,7 @@ def test_nothing_ever_fails(seed: int, size: int, ridge: float) -> None:
     factor = draw.standard_normal((size, size)) * 10.0 ** draw.integers(-8, 4)
     symmetric = factor + factor.T if seed % 2 else factor[:, :1] @ factor[:, :1].T
     right = draw.standard_normal((size, 2))
-    assert np.isfinite(ridge_solve(symmetric, ridge, right)).all()
+    assert np.isfinite(solve(symmetric, ridge, right)).all()
     assert np.isfinite(pseudo_inverse(symmetric)).all()
     assert condition(symmetric) >= 1.0
 
@@ -138,7 +138,7 @@ def test_an_indefinite_gram_matrix_is_cut_to_its_positive_part() -> None:
     values[0] = -1e-9
     gram = vectors * values @ vectors.T
     right = vectors[:, [4]]
-    np.testing.assert_allclose(ridge_solve(gram, 0.0, right), right / values[4], atol=1e-6)
+    np.testing.assert_allclose(solve(gram, 0.0, right), right / values[4], atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ coordinates   the k numbers of every client, and their sum
 geometry      what follows from the Gram matrix of the columns
 ridge         small linear systems
 roles         which clients of a round touch which columns
-selection     who owns the columns; `search` is Algorithm 2
+selection     who owns the columns before the first round
+reselection   who owns them by `search`, Algorithm 2; loaded only by options that search
 options       everything you can set
 """
 

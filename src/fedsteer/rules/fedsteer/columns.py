@@ -16,13 +16,13 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsteer.rules.fedsteer.geometry import Geometry
-from fedsteer.rules.fedsteer.ridge import generalised_inverse
+from fedsteer.rules.fedsteer.ridge import generalised_inverse, ridge_solve
 from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -47,6 +47,7 @@ class Columns(Component):
     stretch: Floats | None = None  # (k,) |h_j| if two bytes per number could not hold h_j itself
     basis: str = "unit"
     magnitude: str = "fixed"
+    since: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # (k,) rounds, 0: none
 
     @staticmethod
     def vacant(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Columns:
@@ -55,6 +56,8 @@ class Columns(Component):
         return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
 
     def __post_init__(self) -> None:
+        if not len(self.since):
+            self.since = np.zeros(len(self.owners), np.int64)
         self._set_gram(self.gram)
 
     def sweep(
@@ -76,13 +79,14 @@ class Columns(Component):
 
     def solve(self, result: Pass, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates (K + ridge I)^-1 Q^T g_i of the updates, as stored."""
-        solved: Floats = self.geometry.solver(ridge, solver)(result.products).T
+        geometry = self.geometry
+        solved = ridge_solve(geometry.scaled, ridge, solver, geometry.scale, result.products).T
         if self.magnitude == "fixed":
             return solved
         norms = np.sqrt(result.squared_norms)
         steepest = np.full(len(norms), np.inf)
         np.divide(LONGEST, norms, out=steepest, where=norms > 0)
-        followed: Floats = solved * np.minimum(self.geometry.scale, steepest[:, None])
+        followed: Floats = solved * np.minimum(geometry.scale, steepest[:, None])
         return followed
 
     def own_coordinates(self, norms: Floats, roles: ColumnRoles) -> Floats:
@@ -128,6 +132,7 @@ class Columns(Component):
         changed = dict(roles.refreshed) | dict(takeovers)
         if not changed:
             return None
+        self.since[list(changed)] = active.round.number
         place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
         gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
         _exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
@@ -151,8 +156,9 @@ class Columns(Component):
         self._store(fresh, gram, cache, updates, active.kernels)
         return change
 
-    def load(self, rows: Array, picked: Integers, cache: str | None) -> None:
-        """Take all columns from rows[picked], one per owner in order."""
+    def load(self, rows: Array, picked: Integers, cache: str | None, number: int) -> None:
+        """Take all columns from rows[picked] in round `number`, one per owner in order."""
+        self.since[:] = number
         if len(picked):
             chosen = rows[picked]
             kernels = kernels_for(rows)

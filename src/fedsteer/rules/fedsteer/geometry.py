@@ -1,26 +1,24 @@
-"""What follows from the Gram matrix of the columns. Computed when first asked for, then kept."""
+"""What follows from the Gram matrix of the columns."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from fedsteer.rules.beliefs import Estimates
-from fedsteer.rules.fedsteer.ridge import condition, ridge_solver
+from fedsteer.rules.fedsteer.ridge import condition
 from fedsteer.steering.kernels import Floats
 
 
 class Geometry:
-    """Scales, condition number and the factored ridge system. Read-only.
+    """Scales of the columns. Read-only.
 
     gram     (k, k) of the raw columns
     basis    "unit" or "mean"
     scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
     present  (k,) 1, or 0 for vacant columns and columns of zeros
     stored   (k,) from raw columns to those that stored coordinates refer to
+    scaled   (k, k) K, the Gram matrix of the scaled columns
     """
 
     def __init__(self, gram: Floats, *, basis: str, magnitude: str) -> None:
@@ -31,19 +29,8 @@ class Geometry:
         self.present: Floats = here.astype(np.float64)
         self.scale: Floats = self.present / (len(gram) if basis == "mean" else lengths)
         self.stored = self.present if magnitude == "follow" else self.scale
-        self._solvers: dict[tuple[float, str], Callable[[Floats], Floats]] = {}
-
-    @cached_property
-    def scaled(self) -> Floats:
-        """K, the Gram matrix of the scaled columns."""
-        return (self.gram * self.scale[:, None]) * self.scale  # scale * scale could overflow
-
-    def solver(self, ridge: float, method: str) -> Callable[[Floats], Floats]:
-        """The function R^T G -> (K + ridge I)^-1 Q^T G, for raw columns R."""
-        key = (ridge, method)
-        if key not in self._solvers:
-            self._solvers[key] = ridge_solver(self.scaled, ridge, method, self.scale)
-        return self._solvers[key]
+        # scale * scale could overflow
+        self.scaled: Floats = (gram * self.scale[:, None]) * self.scale
 
 
 @dataclass(frozen=True, kw_only=True)

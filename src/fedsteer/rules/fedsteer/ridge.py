@@ -4,10 +4,6 @@ Everything here is k x k and nothing fails: if Cholesky would fail, or would ret
 meaning, a symmetric eigendecomposition with a relative cut-off takes over.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 
 from fedsteer.steering.kernels import Floats
@@ -19,26 +15,23 @@ NEARLY_ALIKE = 1e-4
 huge coordinates that cancel, until one of the columns is renewed."""
 
 
-def ridge_solver(
-    gram: Floats, ridge: float, method: str, scale: Floats
-) -> Callable[[Floats], Floats]:
-    """The function right -> (K + ridge I)^-1 (scale * right), with the factorisation done once.
+def ridge_solve(gram: Floats, ridge: float, method: str, scale: Floats, right: Floats) -> Floats:
+    """(K + ridge I)^-1 (scale * right), where K is `gram`; a singular K has the pseudo-inverse.
 
-    `scale` has a factor for each row. A singular K has the pseudo-inverse.
+    `scale` has a factor for each row.
     """
     if not gram.size:
-        return np.zeros_like
+        return np.zeros_like(right)
     system = gram + ridge * np.eye(len(gram))
     if method == "gradient":
-        return lambda right: _descend(system, scale[:, None] * right)
+        return _descend(system, scale[:, None] * right)
     lower, unit = _cholesky(system)
     if lower is None:
-        inverse = pseudo_inverse(system) * scale
-        return lambda right: inverse @ right
+        return pseudo_inverse(system) * scale @ right
     # Both inverse factors in turn lose no more than two triangular solves; their product would.
     half = np.linalg.inv(lower)
-    left, first = (half * unit).T, half * (unit * scale)
-    return lambda right: left @ (first @ right)
+    solved: Floats = (half * unit).T @ (half * (unit * scale) @ right)
+    return solved
 
 
 def pseudo_inverse(symmetric: Floats, least: float = 0.0) -> Floats:

@@ -12,7 +12,6 @@ from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats, Integers
 
 if TYPE_CHECKING:
-    from fedsteer.steering.clients import Clients
     from fedsteer.steering.rounds import Active
 
 
@@ -24,21 +23,28 @@ class ColumnRoles:
     refreshed: list[tuple[int, int]]  # those whose new update becomes the column
     candidates: list[int]  # positions that could take a column over
     gram_of: Integers  # positions whose mutual products keep the Gram matrix exact
-    stale: list[int]  # columns to hand over, the longest unseen owner first
+    stale: list[int]  # columns to hand over, the oldest first
     reselecting: bool  # whether this round looks for better columns
 
 
 def column_roles(
     owners: Sequence[ClientId | None],
+    since: Integers,
     active: Active,
     *,
-    stale: Sequence[int] = (),
+    renew_after: int | None = None,
     reselecting: bool = False,
 ) -> ColumnRoles:
-    """Who could end up in a column after this round."""
+    """Who could end up in a column after this round; the columns are as of the rounds `since`."""
     column_of = {owner: column for column, owner in enumerate(owners) if owner is not None}
     core = [(column_of[c], i) for i, c in enumerate(active.round.clients) if c in column_of]
     refreshed = [(column, i) for column, i in core if active.fresh[i]]
+    stale: list[int] = []
+    if renew_after is not None:
+        ages = active.round.number - since
+        ages[[column for column, _ in refreshed]] = 0
+        oldest_first = np.argsort(-ages, kind="stable").tolist()
+        stale = [c for c in oldest_first if ages[c] > renew_after and owners[c] is not None]
     candidates = []
     if reselecting or stale or None in owners:
         newcomers = (i for i, c in enumerate(active.round.clients) if c not in column_of)
@@ -49,23 +55,9 @@ def column_roles(
         refreshed=refreshed,
         candidates=candidates,
         gram_of=np.array(sorted({*candidates, *(i for _, i in refreshed)}), np.int64),
-        stale=[column for column in stale if column not in dict(refreshed)],
+        stale=stale,
         reselecting=reselecting,
     )
-
-
-def stale_columns(
-    owners: Sequence[ClientId | None], clients: Clients, number: int, renew_after: int | None
-) -> list[int]:
-    """Columns whose owner was away for more rounds than that, the longest first."""
-    if renew_after is None:
-        return []
-    owned = [column for column, owner in enumerate(owners) if owner is not None]
-    slots = clients.roster.find([owner for owner in owners if owner is not None])
-    seen = np.where(slots >= 0, clients.last_seen[np.maximum(slots, 0)], 0)
-    away = np.minimum(number - seen, clients.rounds + 1)  # a warm-up does not count
-    long = [(int(rounds), column) for rounds, column in zip(away, owned, strict=True)]
-    return [column for rounds, column in sorted(long, reverse=True) if rounds > renew_after]
 
 
 def takeovers(

@@ -31,8 +31,8 @@ from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.drift import Drift, Sent
 from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, stale_columns, takeovers
-from fedsteer.rules.fedsteer.selection import Owners, first_owners, owners_after_cycle, reselect
+from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, takeovers
+from fedsteer.rules.fedsteer.selection import Owners, first_owners
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -185,6 +185,8 @@ class FedSteer(Algorithm):
                 active.round.updates, options.width, options.seed
             )
             if roles.reselecting and not changes:
+                from fedsteer.rules.fedsteer.reselection import reselect
+
                 changes = reselect(options, clients, active, own.sketches, owners)
         added = None if sent is None else sent.coordinates
         change = columns.renew(result, roles, changes, active, options.cache, added)
@@ -208,6 +210,8 @@ class FedSteer(Algorithm):
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:
+        from fedsteer.rules.fedsteer.reselection import owners_after_cycle
+
         options, clients = self.options, memory.clients
         own: FedSteerMemory = memory.own
         owners = owners_after_cycle(options, clients, collected, own.columns.owners, cycle)
@@ -215,7 +219,7 @@ class FedSteer(Algorithm):
         fresh.sketches = own.sketches
         if last and options.warm_start == "updates":
             slots = clients.roster.find([owner for owner in owners if owner is not None])
-            fresh.columns.load(collected.rows, slots, options.cache)
+            fresh.columns.load(collected.rows, slots, options.cache, clients.number)
         if last and fresh.sketches is not None:  # re-selection must know whom the search chose
             fresh.sketches[collected.slots] = collected.sketch(options.width, options.seed)
         return fresh
@@ -246,13 +250,13 @@ class FedSteer(Algorithm):
 
     def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
         """Who could end up in a column after this round."""
-        owners, clients, options = memory.own.columns.owners, memory.clients, self.options
-        every = options.reselect_every
+        columns, every = memory.own.columns, self.options.reselect_every
         return column_roles(
-            owners,
+            columns.owners,
+            columns.since,
             active,
-            stale=stale_columns(owners, clients, active.round.number, options.renew_after),
-            reselecting=every is not None and (clients.rounds + 1) % every == 0,
+            renew_after=self.options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
 
     def _aggregate(

@@ -7,13 +7,11 @@ each other.
 `fused` is the pass of torch on a GPU on which Triton works.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, cast, final
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,48 +24,6 @@ Array = Any
 
 Pairs = Sequence[tuple[int, int]]
 """(row of one array, row of another)."""
-
-LARGE = 1 << 17  # numbers in a vector; shorter ones are stacked in no time
-
-
-@final
-class Vectors:
-    """(n, d) numbers as n arrays of one library, indexed like a matrix. Read-only.
-
-    A server gets the updates of its clients one by one. Stacking those of a large model into a
-    matrix takes about as long as the whole pass over them, and holds them twice. On a CPU `Vectors`
-    stand in for such a matrix; on a GPU, where the kernel reads matrices only, updates are stacked.
-    The arrays may belong to the caller.
-    """
-
-    def __init__(self, rows: Sequence[Any]) -> None:
-        first = rows[0]
-        self.rows = list(rows)
-        self.shape = (len(rows), first.shape[0])
-        self.dtype, self.device = first.dtype, first.device
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.rows)
-
-    def __getitem__(self, picked: Any) -> Any:
-        """A row by its number, several as `Vectors`; `[:, block]` and no row at all as a matrix."""
-        if isinstance(picked, tuple):
-            every, block = picked
-            assert every == slice(None)
-            parts = [row[block] for row in self.rows]
-            if isinstance(parts[0], np.ndarray):
-                return np.stack(parts)
-            from torch import stack
-
-            return stack(parts)
-        if isinstance(picked, (int, np.integer)):
-            return self.rows[picked]
-        numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
-        rows = [self.rows[number] for number in numbers]
-        return Vectors(rows) if rows else self.rows[0][None][:0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +99,7 @@ class Kernels(Protocol):
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors and `Vectors` of them, "numpy" for everything else."""
-    kind = type(array.rows[0] if isinstance(array, Vectors) else array)
+    kind = type(getattr(array, "dtype", None))
     return "torch" if kind.__module__.partition(".")[0] == "torch" else "numpy"
 
 

@@ -5,8 +5,6 @@ once needs half of the instructions (0.223 ms instead of 0.270), and the program
 must be a multiple of its four schedulers. If the sums do not fit into registers, torch does it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 

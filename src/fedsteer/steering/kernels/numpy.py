@@ -1,7 +1,5 @@
 """The kernels in NumPy. See `Kernels` for what each function means."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -9,7 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import LARGE, Array, Floats, Integers, Pass, Sweep, Vectors
+from fedsteer.steering.kernels import Array, Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
 # uses if rows x columns x depth <= 10^6. Blocks are cut to stay below that, and in cache.

@@ -1,7 +1,5 @@
 """The kernels in torch, on whatever device the updates are. See `Kernels`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -13,8 +11,9 @@ from torch import Tensor
 
 from fedsteer.gpu import kernels_beside
 from fedsteer.gpu.precision import exact_products
-from fedsteer.steering.kernels import LARGE, Floats, Integers, Pass, Sweep, Vectors
+from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep
 from fedsteer.steering.kernels import numpy as in_numpy
+from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # Blocks bound the memory of intermediate results, and one block keeps a GPU busy. Within a block,
 # inner products are taken over short pieces, all at once, and summed in float64: one long and thin
