@@ -299,7 +299,7 @@ def test_iid_invariants(clients: int, points: int, seed: int) -> None:
         lambda: iid(DIGITS_LIKE, 10, replace=True, seed=0),
         lambda: iid(DIGITS_LIKE, 10, seed=-1),
         lambda: partition_of([np.array([0]), np.array([], int)]),
-        lambda: partition_of([np.array([0])], np.array([1])),
+        lambda: Partition((np.array([0]),), np.array([1]), ("everybody",)),
     ],
 )
 def test_refused_in_one_line(refused: object) -> None:

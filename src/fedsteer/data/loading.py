@@ -109,9 +109,7 @@ def fetch(
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} could not be downloaded: {reason}") from error
-    report = check(name, folder=target)
-    if not report.ok:
-        raise DataError(report.problem)
+    _load(source, target, {})
     return target
 
 
@@ -167,7 +165,7 @@ def searched_folders(source: Source, folder: str | os.PathLike[str] | None = Non
     return folders
 
 
-def _not_found(source: Source, folder: str | os.PathLike[str] | None = None) -> _NotFound:
+def _not_found(source: Source, folder: str | os.PathLike[str] | None) -> _NotFound:
     """The error for a data set that was not found; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
     remedy = "it cannot be downloaded; put its files into one of these"

@@ -109,15 +109,9 @@ class PartitionOptions(ABC):
             )
 
 
-def partition_of(
-    indices: Sequence[Indices],
-    group: Indices | None = None,
-    group_names: tuple[str, ...] = ("everybody",),
-) -> Partition:
-    """A partition from the points of each client."""
-    if group is None:
-        group = np.zeros(len(indices), dtype=np.int64)
-    return Partition(indices=tuple(indices), group=group, group_names=group_names)
+def partition_of(indices: Sequence[Indices]) -> Partition:
+    """A partition from the points of each client; all clients are of one group."""
+    return Partition(tuple(indices), np.zeros(len(indices), dtype=np.int64), ("everybody",))
 
 
 def who_holds_what(partition: Partition, labels: Indices) -> Indices:
@@ -146,14 +140,7 @@ def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Gene
     return quota
 
 
-def draw_distinct(
-    pools: list[Indices], kinds: Iterable[int], quota: Indices, rng: np.random.Generator
-) -> Indices:
-    """`quota` distinct points of the pool of each label in `kinds`; the pools stay as they are."""
-    return np.concatenate(
-        [
-            pools[kind][rng.choice(len(pools[kind]), count, replace=False, shuffle=False)]
-            for kind, count in zip(kinds, quota, strict=True)
-            if count
-        ]
-    )
+def draw_distinct(pools: Iterable[Indices], quota: Indices, rng: np.random.Generator) -> Indices:
+    """So many distinct points of each pool; the pools stay as they are."""
+    wanted = [(pool, count) for pool, count in zip(pools, quota, strict=True) if count]
+    return np.concatenate([rng.choice(*each, replace=False, shuffle=False) for each in wanted])

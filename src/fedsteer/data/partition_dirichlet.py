@@ -83,5 +83,5 @@ class Dirichlet(PartitionOptions):
             quota = np.minimum(rng.multinomial(points, share), room)
             # Other labels fill in for a label that runs out; together they have enough.
             quota += spread_evenly(points - int(quota.sum()), room - quota, quota, rng)
-            indices.append(draw_distinct(pools, range(len(kinds)), quota, rng))
+            indices.append(draw_distinct(pools, quota, rng))
         return indices

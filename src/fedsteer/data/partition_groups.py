@@ -21,7 +21,6 @@ from fedsteer.data.partition import (
     Partition,
     PartitionOptions,
     draw_distinct,
-    partition_of,
     spread_evenly,
 )
 from fedsteer.errors import ConfigurationError
@@ -68,8 +67,8 @@ class LabelGroups(PartitionOptions):
             raise ConfigurationError(
                 f"gamma={self.gamma} of {self.clients} clients leaves a group empty"
             )
-        halves, counts = _halves(classes), np.bincount(labels)
-        sizes = self._sizes(members, halves, counts)
+        halves = np.split(np.arange(classes), [classes // 2])
+        sizes = self._sizes(members, halves, np.bincount(labels))
         group = np.ones(self.clients, dtype=np.int64)
         group[rng.permutation(self.clients)[:common_clients]] = 0
         first = self._phase(labels, group, sizes, halves, rng)
@@ -87,7 +86,15 @@ class LabelGroups(PartitionOptions):
     ) -> Partition:
         """Clients of group g have points of the labels `halves[g]`."""
         counts = np.bincount(labels)
-        self._check_room(np.bincount(group).tolist(), sizes, halves, counts)
+        for name, half, members, size in zip(
+            _GROUPS, halves, np.bincount(group), sizes, strict=True
+        ):
+            number, available = 1 if self.replace else members, counts[half].sum()
+            if number * size > available:
+                raise ConfigurationError(
+                    f"the {name} group needs {number} x {size} = {number * size} points, "
+                    f"its {len(half)} labels have {available}; {self._remedy}"
+                )
         pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(len(counts))]
         used = np.zeros_like(counts)
         indices = []
@@ -104,14 +111,14 @@ class LabelGroups(PartitionOptions):
                 )
             quota = spread_evenly(sizes[rare], room, used[allowed], rng)
             if self.replace:
-                indices.append(draw_distinct(pools, allowed, quota, rng))
+                indices.append(draw_distinct([pools[k] for k in allowed], quota, rng))
             else:
                 # The pools are shuffled: the next points of a pool are a random draw.
                 takes = zip(allowed, used[allowed], quota, strict=True)
                 indices.append(np.concatenate([pools[k][at : at + n] for k, at, n in takes]))
             used[allowed] += quota
         kinds = {name: half.tolist() for name, half in zip(_GROUPS, halves, strict=True)}
-        return replace(partition_of(indices, group, _GROUPS), label_groups=kinds)
+        return Partition(tuple(indices), group, _GROUPS, label_groups=kinds)
 
     def _sizes(
         self, members: tuple[int, int], halves: list[Indices], counts: Indices
@@ -127,30 +134,9 @@ class LabelGroups(PartitionOptions):
             raise ConfigurationError(f"points={points} leaves a group without data")
         return sizes
 
-    def _check_room(
-        self,
-        members: list[int],
-        sizes: tuple[int, ...],
-        halves: list[Indices],
-        counts: Indices,
-    ) -> None:
-        """Refuse if the labels of a group have too few points for its clients."""
-        for rare, name in enumerate(_GROUPS):
-            number = 1 if self.replace else members[rare]
-            available = int(counts[halves[rare]].sum())
-            if number * sizes[rare] > available:
-                raise ConfigurationError(
-                    f"the {name} group needs {number} x {sizes[rare]} = {number * sizes[rare]} "
-                    f"points, its {len(halves[rare])} labels have {available}; {self._remedy}"
-                )
-
     @property
     def _remedy(self) -> str:
         return "lower points" + ("" if self.replace else f" (partition.points); {LET_SHARE}")
-
-
-def _halves(classes: int) -> list[Indices]:
-    return np.split(np.arange(classes), [classes // 2])
 
 
 def _floor(value: float) -> int:

@@ -163,10 +163,10 @@ def checked_probabilities(values: ArrayLike) -> Probabilities:
     """A read-only (N,) array of probabilities in (0, 1]."""
     try:
         array = np.array(values, dtype=np.float64)
+        if array.ndim != 1 or array.size == 0:
+            raise ValueError
     except (TypeError, ValueError) as error:
         raise ConfigurationError("probabilities must be numbers, one per client") from error
-    if array.ndim != 1 or array.size == 0:
-        raise ConfigurationError("probabilities must be numbers, one per client")
     bad = np.flatnonzero(~((array > 0) & (array <= 1)))
     if bad.size:
         raise ConfigurationError(

@@ -17,7 +17,6 @@ class BernoulliOptions(LongRunOptions):
     kind = "bernoulli"
 
     def process(self, clients: int, seed: int) -> Bernoulli:
-        """Independent draws with these probabilities."""
         return Bernoulli(self.long_run(clients, seed), seed)
 
 
@@ -35,7 +34,6 @@ class EverybodyOptions(ParticipationOptions):
     kind = "everybody"
 
     def process(self, clients: int, seed: int) -> Bernoulli:
-        """Full participation: every draw succeeds."""
         return Bernoulli(np.ones(clients), seed)
 
 

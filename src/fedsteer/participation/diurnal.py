@@ -35,7 +35,6 @@ class DiurnalOptions(LongRunOptions):
     )
 
     def process(self, clients: int, seed: int) -> Diurnal:
-        """Day and night with these options."""
         return Diurnal(self.long_run(clients, seed), self, seed)
 
 

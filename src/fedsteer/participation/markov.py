@@ -28,7 +28,6 @@ class MarkovOptions(LongRunOptions):
     mean_on: float = option(4.0, "mean number of rounds a client stays", above=0)
 
     def process(self, clients: int, seed: int) -> Markov:
-        """A two-state chain per client."""
         return Markov(self.long_run(clients, seed), self.mean_on, seed)
 
 

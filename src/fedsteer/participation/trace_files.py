@@ -155,8 +155,6 @@ def _avt_intervals(text: str) -> list[Intervals]:
         except ValueError as error:
             problem = "must be a node, its number of sessions, and start and end of each"
             raise DataError(f"line {line}: {problem}") from error
-    if not found:
-        raise DataError("the trace has no client")
     return found
 
 
@@ -187,6 +185,4 @@ def _client(name: str) -> int:
 
 
 def _numbered(found: dict[int, list[tuple[float, float]]]) -> list[Intervals]:
-    if not found:
-        raise DataError("the trace has no client")
-    return [found.get(client, []) for client in range(max(found) + 1)]
+    return [found.get(client, []) for client in range(max(found, default=-1) + 1)]
