@@ -4,6 +4,7 @@ An entry is a row of the table and a colour on the page.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,13 +89,11 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
 
-def names_of(entries: Sequence[Entry]) -> list[str]:
-    """A name for each entry: its label, after the experiment if there are several."""
-    several = len({entry.experiment for entry in entries}) > 1
-    return [
-        f"{entry.experiment or 'unnamed'}: {entry.label}" if several else entry.label
-        for entry in entries
-    ]
+def named(entries: Sequence[Entry]) -> dict[str, Entry]:
+    """Entries by name: the label, after the experiment if there are several."""
+    if len({entry.experiment for entry in entries}) == 1:
+        return {entry.label: entry for entry in entries}
+    return {f"{entry.experiment or 'unnamed'}: {entry.label}": entry for entry in entries}
 
 
 def title_of(runs: Iterable[Run]) -> str:
@@ -110,14 +109,12 @@ def title_of(runs: Iterable[Run]) -> str:
 def _by_settings(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
     """Runs with other data or length belong to another experiment, whatever its name."""
     settings = {run: _settings(run) for run in runs}
-    values: dict[str, set[str]] = {}
-    for own in settings.values():
-        for key, value in own.items():
-            values.setdefault(key, set()).add(value)
+    distinct = dict.fromkeys(pair for own in settings.values() for pair in own.items())
+    values = Counter(key for key, _ in distinct)
 
     def title(run: Run) -> str:
         # A setting that a run does not have is no difference: its records may be older.
-        own = {key: value for key, value in settings[run].items() if len(values[key]) > 1}
+        own = {key: value for key, value in settings[run].items() if values[key] > 1}
         words = ", ".join(f"{key}={own[key]}" for key in values if key in own)
         return f"{experiment} ({words})" if words else experiment
 

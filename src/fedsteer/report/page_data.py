@@ -30,6 +30,7 @@ from fedsteer.report.visits import (
     RASTER_CLIENTS,
     Visits,
     client_order,
+    of_clients,
     raster,
     residuals,
     staleness_shares,
@@ -166,26 +167,24 @@ def _holdings(summary: Summary) -> list[dict[str, Any]]:
 
 def _presences(entry: Entry) -> int:
     """How many different probabilities of participation the clients have."""
-    return len(set(map(str, look(entry.shown[0].manifest, "clients", "probabilities") or ())))
+    return len(set(map(str, of_clients(entry.shown[0].manifest, "probabilities").values())))
 
 
 def _holds(run: Run) -> dict[str, Any] | None:
     """Data points of each client by class, clients in the order of the raster."""
-    table = look(run.manifest, "clients", "holds")
-    if not isinstance(table, list) or not table or not all(isinstance(row, list) for row in table):
+    holds, groups = (of_clients(run.manifest, key) for key in ("holds", "data_group"))
+    if not holds or not all(isinstance(row, list) for row in holds.values()):
         return None
-    classes = min(max(map(len, table)), CLASSES)
-    order = [client for client in client_order(run.manifest) if int(client) < len(table)]
+    classes = min(max(map(len, holds.values())), CLASSES)
+    order = [client for client in client_order(run.manifest) if client in holds]
     kept = thinned(order, RASTER_CLIENTS)
-    rows = [[int(number(value) or 0) for value in table[int(client)][:classes]] for client in kept]
+    rows = [[int(number(value) or 0) for value in holds[client][:classes]] for client in kept]
     if not any(map(any, rows)):
         return None
-    groups = look(run.manifest, "clients", "data_group")
-    known = isinstance(groups, list) and len(groups) >= len(table)
     return {
         "clients": kept,
         "rows": rows,
         "classes": classes,
-        "groups": [str(groups[int(client)]) for client in kept] if known else None,
+        "groups": [str(groups[client]) for client in kept] if len(groups) >= len(holds) else None,
         "of": len(order),
     }

@@ -43,7 +43,7 @@ class Visits:
 
 def read_visits(run: Run) -> Visits:
     """Sum up a run's clients.jsonl."""
-    groups = look(run.manifest, "clients", "data_group")
+    groups = of_clients(run.manifest, "data_group")
     warm_up = int(number(run.result, "warm_up_rounds") or 0)
     rows = run.rows("clients")
     visits = Visits(rows=len(rows))
@@ -58,8 +58,7 @@ def read_visits(run: Run) -> Visits:
         if event != "fresh" or staleness is None or staleness < 1:
             continue
         where = bisect_right(EDGES, staleness, hi=len(EDGES) - 1) - 1
-        group = _of_client(groups, row.get("client"), EVERYBODY)
-        visits.staleness[str(group)][where] += 1
+        visits.staleness[str(groups.get(client, EVERYBODY))][where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
             if error is None or 0 < moment <= warm_up:
@@ -118,10 +117,10 @@ def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, E
 
 def unused_updates(visits: Sequence[Visits]) -> list[dict[str, Any]]:
     """Reasons with their clients and rounds; the most frequent reason first."""
-    by_reason: dict[str, list[tuple[int, str]]] = {}
+    by_reason: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for one in visits:
         for moment, client, reason in one.unused:
-            by_reason.setdefault(reason, []).append((moment, client))
+            by_reason[reason].append((moment, client))
     found = []
     for reason, cases in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
         clients = sorted({client for _, client in cases}, key=_natural)
@@ -165,19 +164,24 @@ def raster(run: Run) -> dict[str, Any] | None:
 
 
 def client_order(manifest: dict[str, Any]) -> list[str]:
-    """Clients by data group, the most often present first; the manifest numbers them 0..N-1."""
-    clients = look(manifest, "clients")
-    lists = [look(clients, key) for key in ("sizes", "data_group", "probabilities", "holds")]
-    count = max((len(entry) for entry in lists if isinstance(entry, list)), default=0)
-    groups, probabilities = look(clients, "data_group"), look(clients, "probabilities")
-    names = list(dict.fromkeys(map(str, groups))) if isinstance(groups, list) else []
+    """Clients by data group, the most often present first."""
+    groups, probabilities, sizes, holds = (
+        of_clients(manifest, key) for key in ("data_group", "probabilities", "sizes", "holds")
+    )
+    names = list(dict.fromkeys(map(str, groups.values())))
 
-    def place(client: int) -> tuple[int, float, int]:
-        group = str(_of_client(groups, client, EVERYBODY))
-        present = float(_of_client(probabilities, client, 0.0) or 0.0)
-        return names.index(group) if group in names else 0, -present, client
+    def place(client: str) -> tuple[int, float]:
+        group = str(groups.get(client, EVERYBODY))
+        return names.index(group) if group in names else 0, -float(probabilities.get(client) or 0)
 
-    return [str(client) for client in sorted(range(count), key=place)]
+    clients = max(groups, probabilities, sizes, holds, key=len)
+    return sorted(clients, key=place)
+
+
+def of_clients(manifest: dict[str, Any], key: str) -> dict[str, Any]:
+    """A list of the manifest, which numbers the clients 0..N-1, by client."""
+    values = look(manifest, "clients", key)
+    return {str(at): value for at, value in enumerate(values)} if isinstance(values, list) else {}
 
 
 def bin_rounds(where: int) -> range:
@@ -207,12 +211,6 @@ def _clients(rows: Sequence[dict[str, Any]]) -> list[str]:
 def _kind(event: Any) -> Any:
     """An unknown event counts as an update that was not used."""
     return event if event is None or event in EVENTS else "dropped"
-
-
-def _of_client(values: Any, client: Any, default: Any) -> Any:
-    """The client's entry in a list of the manifest."""
-    known = isinstance(values, list) and isinstance(client, int) and 0 <= client < len(values)
-    return values[client] if known else default
 
 
 def _natural(client: str) -> tuple[str, int, str]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedsteer.records import Run
 from fedsteer.report.curves import thinned, watched
-from fedsteer.report.entries import gather, names_of
+from fedsteer.report.entries import gather, named
 from fedsteer.report.figures.plotting import Figure, SubFigure
 from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
@@ -29,8 +29,7 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     are some rounds apart, and those of different clients.
     """
     known: dict[str, list[tuple[list[str], Floats]]] = {}  # rule -> per seed, clients and values
-    entries = gather(runs)
-    for name, entry in zip(names_of(entries), entries, strict=True):
+    for name, entry in named(gather(runs)).items():
         for run in entry.shown:
             if (found := watched(run)) is not None:
                 known.setdefault(name, []).append((found[0], found[1].astype(np.float64)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedsteer.records import Run
-from fedsteer.report.entries import gather, names_of
+from fedsteer.report.entries import gather, named
 from fedsteer.report.figures.plotting import (
     MUTED,
     Figure,
@@ -79,7 +79,7 @@ def _series(runs: Iterable[Run]) -> list[Series]:
     entries = gather(runs)
     looks = styles(entries)
     found = []
-    for name, entry in zip(names_of(entries), entries, strict=True):
+    for name, entry in named(entries).items():
         visits = [read_visits(run) for run in entry.shown]
         reused = looks[entry.label]
         recomputed = replace(reused, dash="dot" if reused.dash == "solid" else "dashdot")
