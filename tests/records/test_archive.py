@@ -120,8 +120,11 @@ def test_folders_of_several_places_and_unfinished_runs(runs: Path, tmp_path: Pat
     (failed,) = [run for run in found if run.failure]
     assert failed.failure == "diverged" and not failed.finished and failed.result is None
     assert pack_records([other], tmp_path / "one.tar.xz") == 1
+    assert pack_records([runs, runs], packed) == 4, "the same runs twice are packed once"
+    name = find_runs(runs)[0].folder.relative_to(runs)
+    make_run(tmp_path / "elsewhere" / "runs" / name, name="more")
     with pytest.raises(DataError, match="would get the same name"):
-        pack_records([runs, runs], packed)
+        pack_records([runs, tmp_path / "elsewhere" / "runs"], packed)
 
 
 def test_the_sheet_is_packed_too(runs: Path, tmp_path: Path) -> None:

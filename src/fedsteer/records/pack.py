@@ -66,19 +66,16 @@ def pack_records(
 def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str, Run]:
     """Runs by their path below the folder they were found in."""
     found: dict[str, Run] = {}
-    distinct = {run.folder for run in without_copies(find_runs(*folders))}
-    for folder in folders:
-        for run in runs_of_sheet(find_runs(folder), sheet):
-            if run.folder not in distinct:
-                continue
-            below = run.folder.relative_to(folder)
-            parts = below.parts or (folder.resolve().name,)
-            if len(folders) > 1:
-                parts = (folder.resolve().name.removesuffix(".tar.xz"), *parts)
-            name = "/".join(parts)
-            if name in found:
-                raise DataError(f"{found[name].folder} and {run.folder} would get the same name")
-            found[name] = run
+    places = {run: folder for folder in folders for run in find_runs(folder)}
+    for run in without_copies(runs_of_sheet(places, sheet)):
+        place = places[run]
+        parts = run.folder.relative_to(place).parts or (place.resolve().name,)
+        if len(folders) > 1:
+            parts = (place.resolve().name.removesuffix(".tar.xz"), *parts)
+        name = "/".join(parts)
+        if name in found:
+            raise DataError(f"{found[name].folder} and {run.folder} would get the same name")
+        found[name] = run
     return found
 
 
