@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"fedsteer: {missing} is not installed: {extra('sim')}", file=sys.stderr)
             return 2
         raise
-    except KeyboardInterrupt:
-        print("fedsteer: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"fedsteer: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has left; discard the rest, also at exit.

@@ -34,8 +34,6 @@ def execute(options: argparse.Namespace) -> int:
             )
         baseline = None
     runs = run_cells(cells, options, lambda cell: f"{cell.rule.label}, seed {cell.seed}")
-    if runs is None:
-        return 130
     rows = summarise(runs, baseline=baseline)
     page = out / "report.html"
     write_page(runs, page, title=experiment.title or experiment.name, baseline=baseline)

@@ -49,8 +49,8 @@ def describe(progress: Progress) -> str:
 
 def run_cells(
     cells: Sequence[Cell], options: argparse.Namespace, name: Callable[[Cell], str]
-) -> list[Run] | None:
-    """Run all cells under a progress bar; None after an interrupt, which is reported on stderr."""
+) -> list[Run]:
+    """Run all cells under a progress bar."""
     done: dict[Path, float] = {}
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
 
@@ -64,5 +64,4 @@ def run_cells(
                 cells, jobs=options.jobs, resume=True, report=report, executor=options.executor
             )
         except Interrupted:
-            print("fedsteer: stopped; the same command continues", file=sys.stderr)
-            return None
+            raise KeyboardInterrupt("stopped; the same command continues") from None

@@ -11,21 +11,21 @@ from fedsteer.options import default_of, describe_range
 from fedsteer.rules import RULES, Algorithm, preset_options
 from fedsteer.rules.options import Options
 
+YARDSTICK = "FedAvg with every client present: the yardstick of comparisons."
+
 
 def execute(options: argparse.Namespace) -> int:
+    lines = {name: (rule.__doc__ or "").strip() for name, rule in RULES.items()}
+    lines["full"] = YARDSTICK
     if options.name is None:
-        width = max(map(len, RULES))
-        for name, rule in RULES.items():
-            print(f"{name:<{width}}  {(rule.__doc__ or '').strip()}")
-        print(f"{'full':<{width}}  FedAvg with every client present: the yardstick of comparisons.")
+        width = max(map(len, lines))
+        for name, line in lines.items():
+            print(f"{name:<{width}}  {line}")
         print("\nfedsteer rules NAME explains one.")
         return 0
     name = options.name.partition(":")[0]  # presets are explained with their rule
-    if name == "full":
-        print("FedAvg with every client present in every round: the yardstick of comparisons.")
-        return 0
-    check_name("rule", name, [*RULES, "full"])
-    print(explain(RULES[name]))
+    check_name("rule", name, lines)
+    print(explain(RULES[name]) if name in RULES else YARDSTICK)
     return 0
 
 

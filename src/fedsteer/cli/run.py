@@ -42,8 +42,7 @@ def execute(options: argparse.Namespace) -> int:
             cell = Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder)
             run = run_cell(cell, resume=options.resume, watch=watch, trackers=trackers)
         except Interrupted:
-            print("fedsteer: stopped; the same command with --resume continues", file=sys.stderr)
-            return 130
+            raise KeyboardInterrupt("stopped; the same command with --resume continues") from None
     if tell_failures([run]):
         return 1
     result = run.result or {}
