@@ -33,7 +33,7 @@ def execute(options: argparse.Namespace) -> int:
                 f"run.baseline = {experiment.run.baseline} is not one of the rules to compare"
             )
         baseline = None
-    runs = run_cells(cells, options, lambda cell: f"{cell.rule.label}, seed {cell.seed}")
+    runs = run_cells(cells, options)
     rows = summarise(runs, baseline=baseline)
     page = out / "report.html"
     write_page(runs, page, title=experiment.title or experiment.name, baseline=baseline)

@@ -47,17 +47,18 @@ def describe(progress: Progress) -> str:
     return f"{where}{accuracy} · {progress.active} active"
 
 
-def run_cells(
-    cells: Sequence[Cell], options: argparse.Namespace, name: Callable[[Cell], str]
-) -> list[Run]:
+def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> list[Run]:
     """Run all cells under a progress bar."""
     done: dict[Path, float] = {}
+    several = len({cell.experiment.name for cell in cells}) > 1
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
 
         def report(cell: Cell, progress: Progress | None) -> None:
             done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
             words = "done" if progress is None else describe(progress)
-            update(sum(done.values()), f"{name(cell)}: {words}")
+            name = f"{cell.experiment.name}, " if several else ""
+            name += f"{cell.rule.label}, seed {cell.seed}"
+            update(sum(done.values()), f"{name}: {words}")
 
         try:
             return compare_cells(

@@ -11,7 +11,6 @@ from fedsteer.records import find_runs, read_sheet, runs_of_sheet
 from fedsteer.records.files import write_json
 from fedsteer.records.sheets import SHEET, join_sheets
 from fedsteer.report import write_files, write_page
-from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table
 from fedsteer.simulate.tuning import scores_of
@@ -61,17 +60,13 @@ def execute(options: argparse.Namespace) -> int:
         before = None
     command = _command(options)
     write_json(out / SHEET, join_sheets(before, paper_table.record(command)))
-
-    def title(cell: Cell) -> str:
-        return f"{cell.experiment.name}, {cell.rule.label}, seed {cell.seed}"
-
     trials = paper_table.tuning_cells(out)
     if trials:
-        run_cells(trials, options, title)
+        run_cells(trials, options)
     scores = scores_of(trials)
     record = join_sheets(before, paper_table.record(command, scores))
     write_json(out / SHEET, record)
-    runs = run_cells(paper_table.cells(out, scores), options, title)
+    runs = run_cells(paper_table.cells(out, scores), options)
     # The table includes columns of earlier commands, but no runs of other tables.
     everything = runs_of_sheet(find_runs(out), record)
     page = write_page(everything, out / "report.html", title=paper_table.title, paper_table=record)

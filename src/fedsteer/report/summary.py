@@ -79,7 +79,8 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     labels = {base.label for base in bases.values()}
     if baseline is not None and not labels:
         raise unknown("baseline", baseline, {entry.label for entry in entries})
-    groups = _groups(entries)
+    measured = [look(run.result, "group_accuracy") for one in entries for run in one.counted]
+    groups = tuple(dict.fromkeys(name for own in measured if isinstance(own, dict) for name in own))
     rows = [
         replace(entry, estimates=_estimates(entry, bases.get(entry.experiment), groups))
         for entry in entries
@@ -140,14 +141,3 @@ def _same_draws(run: Run, other: Run) -> bool:
     """
     held, before = (look(one.manifest, "clients", "holds") for one in (run, other))
     return run.seed is not None and (held is None or before is None or held == before)
-
-
-def _groups(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """Label groups in the order of the manifest, then any that only the results name."""
-    names: dict[str, None] = {}
-    for run in (run for entry in entries for run in entry.counted):
-        measured = look(run.result, "group_accuracy")
-        if isinstance(measured, dict):
-            order = look(run.manifest, "data", "label_groups") or ()
-            names |= dict.fromkeys([*(name for name in order if name in measured), *measured])
-    return tuple(names)
