@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT, FAILURE
 from fedsteer.simulate.cells import plan_cells
@@ -116,5 +117,5 @@ def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:
         send_every=20.0,
         version="0.0.1",
     )
-    result = carry_out(task, None)
-    assert result.parcel is None and "the runs need 0.0.1" in result.problem
+    with pytest.raises(ConfigurationError, match=r"the runs need 0\.0\.1"):
+        carry_out(task, None)

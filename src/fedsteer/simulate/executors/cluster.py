@@ -29,7 +29,7 @@ from fedsteer.records import Run
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors import task as tasks
-from fedsteer.simulate.executors.task import Office, Task, TaskResult, carry_out, pack, unpack
+from fedsteer.simulate.executors.task import Office, Task, carry_out, pack, unpack
 from fedsteer.simulate.runner import Interrupted, Report, polite
 from fedsteer.simulate.world import build_world
 
@@ -168,11 +168,13 @@ class _Sweep:
 
     def _come_back(self, reference: Any, task: Task) -> None:
         try:
-            result: TaskResult = self.ray.get(reference)
+            parcel, stopped = self.ray.get(reference)
         except self.ray.exceptions.TaskCancelledError:
             return
-        except self.ray.exceptions.RayTaskError as error:  # raised in the task: a bug, not a loss
-            problem: Exception = error
+        except self.ray.exceptions.RayTaskError as error:  # raised in the task: not a loss
+            problem: Exception = error  # a bug
+            if isinstance(error.cause, ConfigurationError):
+                problem = error.cause
             if isinstance(error.cause, ModuleNotFoundError):
                 problem = ConfigurationError(
                     f"the machines of the Ray cluster lack {error.cause.name!r}: each needs the "
@@ -183,11 +185,8 @@ class _Sweep:
         except self.ray.exceptions.RayError as error:
             self._lose(task, error)
             return
-        if result.parcel is None:
-            self._fail(ConfigurationError(result.problem))
-            return
-        unpack(result.parcel, task.cell.folder)
-        if not result.stopped:
+        unpack(parcel, task.cell.folder)
+        if not stopped:
             self.tell(task.cell, None)
         elif not self.stopped:  # by a signal to the machine, not by us
             self.waiting.append(task.cell)

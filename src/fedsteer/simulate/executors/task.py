@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer import __version__
-from fedsteer.errors import FedsteerError
+from fedsteer.errors import ConfigurationError, FedsteerError
 from fedsteer.records.files import write_atomically
 from fedsteer.records.names import (
     ARRAYS,
@@ -44,8 +44,7 @@ checkpoint."""
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""
 
-RECORDS = (MANIFEST, *map(stream_file, STREAMS))
-IN_ORDER = (*RECORDS, CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT)
+IN_ORDER = (MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT)
 
 
 def pack(folder: Path) -> Parcel:
@@ -84,15 +83,6 @@ class Message:
     attempt: int
     progress: Progress | None = None
     files: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """What comes back: the files, or why there are none."""
-
-    parcel: Parcel | None
-    stopped: bool = False
-    problem: str = ""
 
 
 class Office:
@@ -160,18 +150,21 @@ class Correspondent:
         return self.checkpoint.stat().st_mtime_ns if self.checkpoint.exists() else 0
 
 
-def carry_out(task: Task, office: Any) -> TaskResult:
-    """The whole run, on the machine that Ray chose."""
+def carry_out(task: Task, office: Any) -> tuple[Parcel, bool]:
+    """The whole run, on the machine that Ray chose: its files, and whether it was stopped."""
+    here = f"{platform.node()}, a machine of the Ray cluster,"
     if task.version != __version__:
-        return _problem(f"has fedsteer {__version__}, but the runs need {task.version}")
-    cell, stopped = task.cell, False
+        raise ConfigurationError(
+            f"{here} has fedsteer {__version__}, but the runs need {task.version}"
+        )
+    stopped = False
     with TemporaryDirectory(prefix="fedsteer-") as name:
         folder = Path(name)
         try:
             unpack(task.parcel or {}, folder)
             correspondent = Correspondent(task, folder, office)
             run_cell(
-                replace(cell, folder=folder),
+                replace(task.cell, folder=folder),
                 resume=True,
                 watch=correspondent.watch,
                 stop=correspondent.stop,
@@ -180,11 +173,5 @@ def carry_out(task: Task, office: Any) -> TaskResult:
         except Interrupted:
             stopped = True
         except (FedsteerError, OSError) as error:
-            return _problem(f"says: {error}")
-        return TaskResult(parcel=pack(folder), stopped=stopped)
-
-
-def _problem(words: str) -> TaskResult:
-    return TaskResult(
-        parcel=None, problem=f"{platform.node()}, a machine of the Ray cluster, {words}"
-    )
+            raise ConfigurationError(f"{here} says: {error}") from None
+        return pack(folder), stopped
