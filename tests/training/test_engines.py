@@ -285,7 +285,8 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
     trained = trained_by(engine, network, data, Kind(how))
     expected = [3 * (-(-size // batch) if batch else 1) for size in SKEWED]
     assert trained.steps.tolist() == expected
-    lengths = [len(schedule(how, points, 5, 3, c)[1]) for c, points in enumerate(data.clients)]
+    orders = data.orders(network.initial(1))
+    lengths = [len(schedule(how, order)[1]) for order in orders]
     assert trained.steps.tolist() == lengths
 
 

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import LocalTraining
-from fedsteer.training.local import augmented, descend, schedule
+from fedsteer.training.local import Order, augmented, descend, schedule
 
 
 def batches(how: LocalTraining, points: NDArray[np.int64], *key: int) -> list[NDArray[np.int64]]:
-    table, sizes = schedule(how, points, *key)
+    seed, round, client = key
+    table, sizes = schedule(how, Order(client, points, seed, round, start=torch.zeros(0)))
     return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 

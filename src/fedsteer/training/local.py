@@ -89,6 +89,10 @@ class Order:
         """Whether nothing is added to the gradient of the loss."""
         return self.correction is None and not self.proximal
 
+    def draw(self, purpose: str) -> np.random.Generator:
+        """The client's draws in this round."""
+        return generator(self.seed, purpose, round=self.round, client=self.client)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -103,19 +107,17 @@ class Trained:
         return Trained(self.updates[rows], self.steps[rows], self.losses[rows])
 
 
-def schedule(
-    options: LocalTraining, points: NDArray[np.int64], seed: int, round: int, client: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def schedule(options: LocalTraining, order: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
 
     No point is dropped in any epoch; a row shorter than the widest is padded with the first point.
     """
-    count = len(points)
+    points, count = order.points, len(order.points)
     if not count:
-        raise ConfigurationError(f"client {client} has no data")
+        raise ConfigurationError(f"client {order.client} has no data")
     if options.batch == 0 or options.batch >= count:  # one batch of everything: nothing to draw
         return np.tile(points, (options.epochs, 1)), np.full(options.epochs, count)
-    draw = generator(seed, "batches", round=round, client=client) if options.shuffle else None
+    draw = order.draw("batches") if options.shuffle else None
     rows = -(-count // options.batch)
     table = np.full((options.epochs, rows * options.batch), points[0], np.int64)
     for epoch in table:
@@ -162,13 +164,12 @@ class LocalRun:
         self.velocity = torch.zeros_like(order.start) if options.momentum else None
         self.mask = data.label_mask(order.points) if options.mask_absent_labels else None
         self.pull = (order.proximal, order.start) if order.proximal else None
-        table, sizes = schedule(options, order.points, order.seed, order.round, order.client)
+        table, sizes = schedule(options, order)
         self.points, self.sizes = torch.as_tensor(table, device=data.images.device), sizes.tolist()
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels, step by step."""
-        order = self.order
-        draw = generator(order.seed, "augment", round=order.round, client=order.client)
+        draw = self.order.draw("augment")
         for row, size in zip(self.points, self.sizes, strict=True):
             points = row[:size]
             images = self.data.images.index_select(0, points)

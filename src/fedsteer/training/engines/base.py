@@ -19,7 +19,6 @@ class Engine(ABC):
     """Trains clients; `supports` says which networks and options it takes."""
 
     name: ClassVar[str]  # `run.engine` in a configuration
-    options_known: ClassVar[frozenset[str]] = SGD
     joins_runs: ClassVar[bool] = False  # clients of several runs at once keep its device busier
 
     network: Network
@@ -34,9 +33,9 @@ class Engine(ABC):
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """None if the engine can train this, else the reason why it cannot.
 
-        An engine would ignore options that it does not list, so the base refuses those.
+        An engine would ignore options that `descend` does not know, so the base refuses those.
         """
-        unknown = options.beyond(cls.options_known)
+        unknown = options.beyond(SGD)
         return f"it does not know training.{unknown[0]}" if unknown else None
 
     @abstractmethod

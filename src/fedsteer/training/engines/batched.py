@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.draws import generator
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, torch_threads
 from fedsteer.training.engines.dense import DenseTrainer, is_wide
@@ -75,7 +74,7 @@ class BatchedEngine(Engine):
     def _train(self, orders: Sequence[Order]) -> Trained:
         updates = self.no_updates(len(orders))
         losses = np.zeros(len(orders))
-        schedules = [schedule(self.options, o.points, o.seed, o.round, o.client) for o in orders]
+        schedules = [schedule(self.options, order) for order in orders]
         steps = np.array([len(sizes) for _, sizes in schedules], np.int64)
         last_sizes = np.array([sizes[-1] for _, sizes in schedules], np.int64)
         # Of clients with equally many steps, neighbours have batches of about the same size.
@@ -109,7 +108,7 @@ class BatchedEngine(Engine):
             masks = torch.stack([data.label_mask(order.points) for order in orders])
         draws = []
         if options.augment == "crop-flip":
-            draws = [generator(o.seed, "augment", round=o.round, client=o.client) for o in orders]
+            draws = [order.draw("augment") for order in orders]
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if options.momentum else None
         losses = start.new_zeros(len(orders))

@@ -50,7 +50,7 @@ class CapturedEngine(Engine):
         with naming_by_reference(self, orders), precision(self.exact, self.data.images):
             updates = self.no_updates(len(orders))
             losses = updates.new_zeros(len(orders))
-            sizes = [schedule(self.options, o.points, o.seed, o.round, o.client)[1] for o in orders]
+            sizes = [schedule(self.options, order)[1] for order in orders]
             steps = np.array([len(own) for own in sizes], np.int64)
             longest_first = np.argsort(-steps, kind="stable").tolist()
             tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])

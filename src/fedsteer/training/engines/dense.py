@@ -223,9 +223,9 @@ class DenseTrainer:
             return
         places = np.tile(np.arange(most), (options.epochs, len(orders), 1))  # fillers stay behind
         for client, order in enumerate(orders):
-            own: Points = np.arange(len(order.points))
-            table, _ = schedule(options, own, order.seed, order.round, order.client)
-            places[:, client, : len(own)] = table.reshape(options.epochs, -1)[:, : len(own)]
+            count = len(order.points)
+            table, _ = schedule(options, replace(order, points=np.arange(count)))
+            places[:, client, :count] = table.reshape(options.epochs, -1)[:, :count]
         yield from torch.from_numpy(places)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.draws import generator
 from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, naming
@@ -35,13 +34,12 @@ class SequentialEngine(Engine):
         own_gpu = [updates.device] if updates.is_cuda else []
         for place, order in enumerate(orders):
             # Dropout and the like draw from torch's generator: seed it for this client alone.
-            draw = generator(order.seed, "network", round=order.round, client=order.client)
             with (
                 naming(order.client),
                 torch.random.fork_rng(devices=own_gpu),
                 precision(self.exact, updates),
             ):
-                torch.manual_seed(int(draw.integers(2**63)))
+                torch.manual_seed(int(order.draw("network").integers(2**63)))
                 updates[place], steps[place], losses[place] = self._train(order)
         return Trained(updates, steps, losses)
 
