@@ -135,7 +135,6 @@ class Measured:
     moved: float | None = None  # relative distance from the initial to the final weights
 
     def ratio(self, timed: Timed) -> Ratio | None:
-        """A side's time over fedsteer's."""
         ours = next((entry for entry in self.timed if entry.side.name == OURS), None)
         if ours is None or timed is ours:
             return None

@@ -175,7 +175,6 @@ def pfl_cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
 
 
 def put_weights(module: nn.Module, flat: NDArray[np.float32]) -> None:
-    """Fill the parameters of a module."""
     vector_to_parameters(torch.from_numpy(flat.copy()), module.parameters())
 
 

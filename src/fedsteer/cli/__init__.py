@@ -37,7 +37,6 @@ TYPES = {"int": int, "path": Path, "place": place}
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
     tables = dict(COMMANDS)
     shared, texts = tables.pop("shared"), tables.pop("fedsteer")
     parser = Parser(prog="fedsteer", formatter_class=FORMATTER, **texts)

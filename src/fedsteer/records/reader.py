@@ -10,17 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
+from fedsteer.records import names
 from fedsteer.records.archive import ARCHIVE, read_archive
 from fedsteer.records.files import look, number
-from fedsteer.records.names import (
-    ARRAYS,
-    CHECKPOINT,
-    FAILURE,
-    FORMAT,
-    MANIFEST,
-    RESULT,
-    stream_file,
-)
 
 
 @dataclass(frozen=True)
@@ -32,14 +24,13 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What was run."""
-        manifest, path = self.json(MANIFEST), self.folder / MANIFEST
+        manifest, path = self.json(names.MANIFEST), self.folder / names.MANIFEST
         if manifest is None:
             raise DataError(f"{path} is missing")
         if not manifest:
             raise DataError(f"{path} does not say what was run")
-        if (found := manifest.get("format", FORMAT)) != FORMAT:
-            raise DataError(f"{path} has format {found!r}, this release reads {FORMAT}")
+        if (found := manifest.get("format", names.FORMAT)) != names.FORMAT:
+            raise DataError(f"{path} has format {found!r}, this release reads {names.FORMAT}")
         return manifest
 
     @property
@@ -56,48 +47,45 @@ class Run:
     @property
     def preset_options(self) -> dict[str, Any] | None:
         """The options that the rule's preset stood for when a run to resume began, if known."""
-        if not (self.folder / CHECKPOINT).exists():
+        if not (self.folder / names.CHECKPOINT).exists():
             return None
         options: dict[str, Any] | None = look(self.manifest, "rule", "preset_options")
         return options
 
     @property
     def seed(self) -> int | None:
-        """The seed, if it is known."""
         seed = number(self.manifest, "seed")
         return None if seed is None else int(seed)
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
         """One row per round. A finished run that lacks rows is an error."""
-        result = self.json(RESULT) or {}  # first: the run may end meanwhile
+        result = self.json(names.RESULT) or {}  # first: the run may end meanwhile
         rows = self.rows("rounds")
         whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
         if _complete(result) and result.get("rounds") and len(rows) < whole:
-            path = self.folder / stream_file("rounds")
+            path = self.folder / names.stream_file("rounds")
             raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole} rounds")
         return rows
 
     @property
     def finished(self) -> bool:
-        """Whether the run is complete."""
-        return _complete(self.json(RESULT))  # not cached: the run may end meanwhile
+        return _complete(self.json(names.RESULT))  # not cached: the run may end meanwhile
 
     @property
     def failure(self) -> str | None:
-        """Why the run failed, if it did."""
-        found = self.json(FAILURE)
+        found = self.json(names.FAILURE)
         return None if found is None else str(found["reason"])
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """The summary written at the end; None until then."""
-        return self.json(RESULT)
+        return self.json(names.RESULT)
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Coordinates of watched clients over the rounds, if the rule has any."""
-        content = self.read(ARRAYS)
+        content = self.read(names.ARRAYS)
         if content is None:
             return {}
         from safetensors import SafetensorError
@@ -106,7 +94,7 @@ class Run:
         try:
             arrays: dict[str, NDArray[Any]] = load(content)
         except SafetensorError as error:
-            raise DataError(f"{self.folder / ARRAYS} is damaged: {error}") from None
+            raise DataError(f"{self.folder / names.ARRAYS} is damaged: {error}") from None
         return arrays
 
     def late(self, column: str = "accuracy") -> float | None:
@@ -125,7 +113,7 @@ class Run:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file; not cached, because they may be many."""
-        file, rows = stream_file(name), []
+        file, rows = names.stream_file(name), []
         # After the last newline comes a row that is still being written, or never was finished.
         *lines, _ = (self.read(file) or b"").split(b"\n")
         for place, line in enumerate(lines, start=1):
@@ -173,12 +161,12 @@ def find_runs(*places: Path) -> list[Run]:
     for place in places:
         if not place.exists():
             raise DataError(f"{place} does not exist")
-        runs = [Run(path.parent) for path in sorted(place.rglob(MANIFEST))]
+        runs = [Run(path.parent) for path in sorted(place.rglob(names.MANIFEST))]
         if not runs:
             archives = [place] if place.is_file() else sorted(place.rglob(ARCHIVE))
             runs = [run for archive in archives for run in _packed_runs(archive)]
         if not runs:
-            raise DataError(f"{place} holds no runs (no {MANIFEST} below it)")
+            raise DataError(f"{place} holds no runs (no {names.MANIFEST} below it)")
         found += runs
     return found
 
@@ -198,4 +186,4 @@ def _packed_runs(archive: Path) -> list[Run]:
         folder, _, file = name.rpartition("/")
         by_folder.setdefault(folder, {})[file] = content
     runs = (Run(archive / folder, files) for folder, files in sorted(by_folder.items()))
-    return [run for run in runs if run.read(MANIFEST) is not None]
+    return [run for run in runs if run.read(names.MANIFEST) is not None]

@@ -87,7 +87,6 @@ class RecordWriter:
             file.seek(0, os.SEEK_END)
 
     def erase(self) -> None:
-        """Drop all rows."""
         self.rewind(dict.fromkeys(STREAMS, 0))
 
     @property
@@ -101,7 +100,6 @@ class RecordWriter:
         write_checkpoint(self.folder / CHECKPOINT, arrays, meta)
 
     def load(self) -> Checkpoint | None:
-        """Read the checkpoint, if there is one."""
         path = self.folder / CHECKPOINT
         if not path.exists():
             return None
@@ -132,6 +130,5 @@ class RecordWriter:
         write_json(self.folder / RESULT, result)
 
     def close(self) -> None:
-        """Flush and close."""
         for file in self._files.values():
             file.close()

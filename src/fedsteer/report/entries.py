@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run
-from fedsteer.records.files import look
+from fedsteer.records.files import look, number
 from fedsteer.records.names import SEED, label_of
-from fedsteer.report.statistics import Estimate
+from fedsteer.report.statistics import Estimate, estimate
 
 Key = TypeVar("Key")
 
@@ -58,9 +58,12 @@ class Entry:
 
     @property
     def failures(self) -> list[str]:
-        """Why unfinished runs failed."""
         failed = [(run, run.failure) for run in self.runs if not run.finished]
         return [f"seed {run.seed}: {why}" for run, why in failed if why]
+
+    def over_seeds(self, *keys: str) -> Estimate | None:
+        """A number of `result.json`."""
+        return estimate(number(run.result, *keys) for run in self.counted)
 
     @property
     def accuracy(self) -> Estimate | None:

@@ -48,7 +48,6 @@ def render(
     baseline: str | None = None,
     paper_table: Mapping[str, Any] | None = None,
 ) -> str:
-    """The page as text."""
     known = list(runs)
     order = list((paper_table or {}).get("paper") or ())
     summary = in_page_order(summarise(known, baseline), known, order)

@@ -13,29 +13,10 @@ import numpy as np
 
 from fedsteer.records import Run
 from fedsteer.records.files import look, number, rounded
-from fedsteer.report.curves import (
-    accuracy_curve,
-    bound_events,
-    pace_curves,
-    thinned,
-    training_round,
-    variance_curve,
-    watched,
-)
+from fedsteer.report import curves, visits
 from fedsteer.report.entries import Entry, in_order
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
-from fedsteer.report.visits import (
-    EVENTS,
-    RASTER_CLIENTS,
-    Visits,
-    client_order,
-    of_clients,
-    raster,
-    residuals,
-    staleness_shares,
-    unused_updates,
-)
 
 WATCHED = 12
 COORDINATE_ROUNDS = 150
@@ -53,8 +34,8 @@ def in_page_order(summary: Summary, runs: Iterable[Run], order: Sequence[str]) -
     return replace(summary, rows=tuple(rows))
 
 
-def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str, Any]:
-    """All numbers of the plots; `visits` has those of the shown runs of each row.
+def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict[str, Any]:
+    """All numbers of the plots; `seen` has the visits of the shown runs of each row.
 
     rules         name and look of each rule
     experiments   their names
@@ -66,21 +47,21 @@ def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str,
     entries, experiments = summary.rows, summary.experiments
     looks = styles(entries)
     rules = list(dict.fromkeys(entry.label for entry in entries))
-    rasters = [raster(entry.shown[0]) for entry in entries]
+    rasters = [visits.raster(entry.shown[0]) for entry in entries]
     unique: list[Any] = []
     for one in rasters:  # all rules meet the same draws: most of these are equal
         if one is not None and one not in unique:
             unique.append(one)
     plots: dict[str, list[Any]] = {
-        "accuracy": [accuracy_curve(entry.shown) for entry in entries],
-        "residual": [residuals(one) for one in visits],
-        "staleness": [staleness_shares(one) for one in visits],
-        "variance": [variance_curve(entry.shown) for entry in entries],
-        "pace": [pace_curves(entry.shown) for entry in entries],
+        "accuracy": [curves.accuracy_curve(entry.shown) for entry in entries],
+        "residual": [visits.residuals(one) for one in seen],
+        "staleness": [visits.staleness_shares(one) for one in seen],
+        "variance": [curves.variance_curve(entry.shown) for entry in entries],
+        "pace": [curves.pace_curves(entry.shown) for entry in entries],
         "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
         "holds": _holdings(summary),
-        "events": [bound_events(entry.shown) for entry in entries],
+        "events": [curves.bound_events(entry.shown) for entry in entries],
         "raster": [None if one is None else unique.index(one) for one in rasters],
     }
     panels = {key: [""] * any(one is not None for one in plots[key]) for key in plots}
@@ -97,25 +78,25 @@ def page_data(summary: Summary, visits: Sequence[Sequence[Visits]]) -> dict[str,
             for one in entries
         ],
         "panels": panels,
-        "kinds": EVENTS,
+        "kinds": visits.EVENTS,
         "rasters": unique,
-        "unused": [unused_updates(one) for one in visits],
+        "unused": [visits.unused_updates(one) for one in seen],
         **plots,
     }
 
 
 def coordinates(run: Run) -> dict[str, Any] | None:
     """Coordinates of watched clients by training round: per client, k rows of whole steps."""
-    if (found := watched(run)) is None:
+    if (found := curves.watched(run)) is None:
         return None
     names, values = found
     # Before training there are no coordinates.
-    rounds = [moment for row in run.rounds if (moment := training_round(row))]
+    rounds = [moment for row in run.rounds if (moment := curves.training_round(row))]
     if len(rounds) != len(values):
         rounds = [float(moment) for moment in range(1, len(values) + 1)]
-    kept = thinned(range(len(values)), COORDINATE_ROUNDS)
+    kept = curves.thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
-    for client in thinned(range(values.shape[1]), WATCHED):
+    for client in curves.thinned(range(values.shape[1]), WATCHED):
         picture = values[kept, client, :COORDINATES].astype(float).T  # (k, rounds)
         largest = float(np.max(np.abs(picture), where=np.isfinite(picture), initial=0.0))
         if not largest:
@@ -167,17 +148,17 @@ def _holdings(summary: Summary) -> list[dict[str, Any]]:
 
 def _presences(entry: Entry) -> int:
     """How many different probabilities of participation the clients have."""
-    return len(set(map(str, of_clients(entry.shown[0].manifest, "probabilities").values())))
+    return len(set(map(str, visits.of_clients(entry.shown[0].manifest, "probabilities").values())))
 
 
 def _holds(run: Run) -> dict[str, Any] | None:
     """Data points of each client by class, clients in the order of the raster."""
-    holds, groups = (of_clients(run.manifest, key) for key in ("holds", "data_group"))
+    holds, groups = (visits.of_clients(run.manifest, key) for key in ("holds", "data_group"))
     if not holds or not all(isinstance(row, list) for row in holds.values()):
         return None
     classes = min(max(map(len, holds.values())), CLASSES)
-    order = [client for client in client_order(run.manifest) if client in holds]
-    kept = thinned(order, RASTER_CLIENTS)
+    order = [client for client in visits.client_order(run.manifest) if client in holds]
+    kept = curves.thinned(order, visits.RASTER_CLIENTS)
     rows = [[int(number(value) or 0) for value in holds[client][:classes]] for client in kept]
     if not any(map(any, rows)):
         return None

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsteer.records import Run
-from fedsteer.records.files import number
 from fedsteer.report.entries import Entry, in_order
 from fedsteer.report.origin import origin
-from fedsteer.report.statistics import Estimate, estimate, height
+from fedsteer.report.statistics import Estimate, height
 from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import MISSING, columns, markdown, percent, points, table, with_half
 
@@ -107,7 +106,7 @@ def lines_of(summary: Summary, published: Published) -> list[Line]:
 
 
 def _held_out(row: Entry) -> Estimate | None:
-    return estimate(number(run.result, "held_out_accuracy") for run in row.counted)
+    return row.over_seeds("held_out_accuracy")
 
 
 def _cells(line: Line, summary: Summary) -> dict[str, str]:
@@ -131,7 +130,6 @@ def _cells(line: Line, summary: Summary) -> dict[str, str]:
 
 
 def _choice(line: Line) -> str:
-    """How the setting of a rule was chosen."""
     settings = [
         f"{row.label} {with_half(_held_out(row), percent)} "
         f"(test {with_half(row.accuracy, percent)})"

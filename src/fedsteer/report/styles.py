@@ -43,20 +43,16 @@ class Style:
 def styles(entries: Iterable[Entry]) -> dict[str, Style]:
     """A style per label; no two are alike until all are taken."""
     rules = {entry.label: entry.rule for entry in entries}
-    taken: dict[str, tuple[int, int]] = {}
+    found: dict[str, Style] = {}
+    taken: list[tuple[int, int]] = []
     for label in sorted(rules):
         own = []
         if rules[label] in PREFERRED:
             colour, first = PREFERRED[rules[label]]
             own = [(colour, (first + step) % len(DASHES)) for step in range(len(DASHES))]
-        wanted = (*own, *FREE, *SLOTS)
-        open_slots = (slot for slot in wanted if slot not in taken.values())
-        taken[label] = next(open_slots, SLOTS[len(taken) % len(SLOTS)])
-    return {
-        label: Style(
-            colour=colour,
-            dash=DASHES[dash],
-            marker=MARKERS[(colour + 2 * dash) % len(MARKERS)],
-        )
-        for label, (colour, dash) in taken.items()
-    }
+        open_slots = (slot for slot in (*own, *FREE, *SLOTS) if slot not in taken)
+        taken.append(next(open_slots, SLOTS[len(taken) % len(SLOTS)]))
+        colour, dash = taken[-1]
+        marker = MARKERS[(colour + 2 * dash) % len(MARKERS)]
+        found[label] = Style(colour=colour, dash=DASHES[dash], marker=marker)
+    return found

@@ -101,20 +101,15 @@ def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
 def _estimates(
     entry: Entry, base: Entry | None, groups: Sequence[str]
 ) -> dict[str, Estimate | None]:
-    runs = entry.counted
-
-    def over_seeds(*keys: str) -> Estimate | None:
-        return estimate(number(run.result, *keys) for run in runs)
-
     return {
-        "accuracy": over_seeds("accuracy"),
+        "accuracy": entry.over_seeds("accuracy"),
         "difference": _difference(entry, base, lambda run: number(run.result, "accuracy")),
-        "late": estimate(map(Run.late, runs)),
+        "late": estimate(map(Run.late, entry.counted)),
         "late_difference": _difference(entry, base, Run.late),
-        "average": estimate(run.late("average_accuracy") for run in runs),
-        **{f"accuracy_{name}": over_seeds("group_accuracy", name) for name in groups},
-        **{f"clients_{name}": over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
-        **{name: over_seeds(name) for name in TOTALS},
+        "average": estimate(run.late("average_accuracy") for run in entry.counted),
+        **{f"accuracy_{name}": entry.over_seeds("group_accuracy", name) for name in groups},
+        **{f"clients_{name}": entry.over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
+        **{name: entry.over_seeds(name) for name in TOTALS},
     }
 
 
@@ -125,12 +120,13 @@ def _difference(
     if base is None or base is entry:
         return None
     against = {run.seed: run for run in base.counted}
-    pairs = [(run, against.get(run.seed)) for run in entry.counted]
+    pairs = [(run, against[run.seed]) for run in entry.counted if run.seed in against]
     return estimate(
         value - before
         for run, other in pairs
-        if other is not None and _same_draws(run, other)
-        if (value := measure(run)) is not None and (before := measure(other)) is not None
+        if _same_draws(run, other)
+        and (value := measure(run)) is not None
+        and (before := measure(other)) is not None
     )
 
 

@@ -41,7 +41,6 @@ class Column:
         return self.form is None
 
     def text(self, row: Entry) -> str:
-        """The cell."""
         value = self.value(row)
         if value is None or self.form is None:
             return MISSING if value is None else str(value)
@@ -143,7 +142,6 @@ def to_text(summary: Summary, width: int | None = None) -> str:
 
 
 def note(summary: Summary) -> str:
-    """A line that says what the numbers mean."""
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
     if any(row.estimates[name] for row in summary.rows for name in DIFFERENCES):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
@@ -163,7 +161,6 @@ def note(summary: Summary) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as percent."""
     return f"{100 * value:.1f}"
 
 

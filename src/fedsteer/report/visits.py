@@ -42,7 +42,6 @@ class Visits:
 
 
 def read_visits(run: Run) -> Visits:
-    """Sum up a run's clients.jsonl."""
     groups = of_clients(run.manifest, "data_group")
     warm_up = int(number(run.result, "warm_up_rounds") or 0)
     rows = run.rows("clients")

@@ -9,17 +9,7 @@ from fedsteer.errors import DataError
 from fedsteer.records import Run
 from fedsteer.report.curves import accuracy_curve
 from fedsteer.report.entries import gather, in_order
-from fedsteer.report.figures.plotting import (
-    LEGEND_LINE,
-    MARGIN,
-    MUTED,
-    Axes,
-    Figure,
-    SubFigure,
-    add_legend,
-    draw_line,
-    set_log_ticks,
-)
+from fedsteer.report.figures import plotting
 from fedsteer.report.styles import Style, styles
 
 AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent": "sent"}
@@ -66,7 +56,7 @@ def to_svg(
         for label in ranked
     ]
 
-    def draw(figure: SubFigure) -> None:
+    def draw(figure: plotting.SubFigure) -> None:
         grid = figure.subplots(rows, columns, squeeze=False)
         for place, panel in enumerate(grid.flat):
             experiment, axis = panels[place] if place < len(panels) else ("", "")
@@ -79,14 +69,14 @@ def to_svg(
                 panel.set_title(experiment)
             if place % columns == 0:
                 panel.set_ylabel("test accuracy in %")
-        add_legend(figure, names, "final accuracy in %" if len(experiments) == 1 else "")
+        plotting.add_legend(figure, names, "final accuracy in %" if len(experiments) == 1 else "")
 
     panel_height = HEIGHT_ALONE if len(panels) == 1 else HEIGHT
-    height = MARGIN + max(rows * panel_height, LEGEND_LINE * len(names))
-    return Figure(table="", height=height, draw=draw).svg(title)
+    height = plotting.MARGIN + max(rows * panel_height, plotting.LEGEND_LINE * len(names))
+    return plotting.Figure(table="", height=height, draw=draw).svg(title)
 
 
-def _draw_panel(panel: Axes, curves: Curves, axis: str, looks: dict[str, Style]) -> None:
+def _draw_panel(panel: plotting.Axes, curves: Curves, axis: str, looks: dict[str, Style]) -> None:
     low = _lowest_shown(curves.values())
     high = min(100, 10 * ceil(10 * max(max(curve["mean"]) for curve in curves.values()) + 0.05))
     reached = [value for curve in curves.values() for value in curve[axis] if value] or [1]
@@ -103,7 +93,7 @@ def _draw_panel(panel: Axes, curves: Curves, axis: str, looks: dict[str, Style])
         # If some seeds fell to chance, a band as high as the panel would tell nothing.
         if max(half for _, _, half in points) > (high - low) / 2:
             points = [(x, mean, 0.0) for x, mean, _ in points]
-        draw_line(panel, points, looks[label])
+        plotting.draw_line(panel, points, looks[label])
     panel.locator_params(nbins=5, steps=(1, 2, 5, 10))
     panel.set_ylim(low, high)
     panel.set_xlabel(words)
@@ -111,14 +101,14 @@ def _draw_panel(panel: Axes, curves: Curves, axis: str, looks: dict[str, Style])
         panel.set_xscale("log")
         if max(reached) > min(reached):
             panel.set_xlim(min(reached) / scale, max(reached) / scale)
-        set_log_ticks(panel.xaxis)
+        plotting.set_log_ticks(panel.xaxis)
     else:
         panel.set_xlim(0, max(reached))
     hidden = [label for label, curve in curves.items() if 100 * curve["mean"][-1] < low]
     if hidden:
         words = f"below {low:g}: {', '.join(hidden)}"
         box = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 1}
-        panel.text(0.99, 0.02, words, color=MUTED, size=9, ha="right", bbox=box,
+        panel.text(0.99, 0.02, words, color=plotting.MUTED, size=9, ha="right", bbox=box,
                    transform=panel.transAxes)  # fmt: skip
 
 

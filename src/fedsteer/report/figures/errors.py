@@ -10,14 +10,7 @@ from typing import NamedTuple
 
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, named
-from fedsteer.report.figures.plotting import (
-    MUTED,
-    Figure,
-    SubFigure,
-    add_legend,
-    draw_line,
-    set_log_ticks,
-)
+from fedsteer.report.figures import plotting
 from fedsteer.report.statistics import Estimate
 from fedsteer.report.styles import Style, styles
 from fedsteer.report.tables import hundredths, table, with_half
@@ -32,14 +25,14 @@ class Series(NamedTuple):
     errors: dict[str, dict[int, Estimate]]  # "staleness" or "round" -> bin -> mean
 
 
-def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
+def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
     if not (series := _series(runs)):
         return None
     means = [e.mean for one in series for bins in one.errors.values() for e in bins.values()]
     low, high = max(min(means), 1e-4) / 1.3, max(*means, 1.0) * 1.3
 
-    def draw(figure: SubFigure) -> None:
+    def draw(figure: plotting.SubFigure) -> None:
         by_staleness, by_round = figure.subplots(1, 2, sharey=True)
         for axes, axis, place in (
             (by_staleness, "staleness", bin_centre),
@@ -48,8 +41,8 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
             for one in series:
                 bins = one.errors[axis].items()
                 line = [(place(at), error.mean, error.half or 0.0) for at, error in bins]
-                draw_line(axes, line, one.style)
-            axes.axhline(1, color=MUTED, linestyle="--", linewidth=1)
+                plotting.draw_line(axes, line, one.style)
+            axes.axhline(1, color=plotting.MUTED, linestyle="--", linewidth=1)
         by_staleness.set_yscale("log")
         by_staleness.set_ylim(low, high)
         by_staleness.set_ylabel("squared error; 1 is knowing nothing")
@@ -58,9 +51,9 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
         by_staleness.set_xlabel("rounds since the last visit")
         by_round.set_xlim(left=0)
         by_round.set_xlabel("training rounds")
-        set_log_ticks(by_staleness.xaxis)
-        set_log_ticks(by_staleness.yaxis)
-        add_legend(figure, [(one.name, one.style) for one in series])
+        plotting.set_log_ticks(by_staleness.xaxis)
+        plotting.set_log_ticks(by_staleness.yaxis)
+        plotting.add_legend(figure, [(one.name, one.style) for one in series])
 
     rows = []
     for at in sorted({at for one in series for at in one.errors["staleness"]}):
@@ -71,7 +64,7 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
         "length: 1 is what knowing nothing gives. Means over clients, then over seeds, ± 95 %."
     )
     numbers = table(["rounds away", *(one.name for one in series)], rows, words=())
-    return Figure(table=f"{numbers}\n{note}\n", height=4.0, draw=draw)
+    return plotting.Figure(table=f"{numbers}\n{note}\n", height=4.0, draw=draw)
 
 
 def _series(runs: Iterable[Run]) -> list[Series]:

@@ -7,16 +7,7 @@ import numpy as np
 from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.report.entries import gather, in_order
-from fedsteer.report.figures.plotting import (
-    GRID,
-    INK,
-    MARGIN,
-    Figure,
-    SubFigure,
-    add_legend,
-    dots,
-    draw_line,
-)
+from fedsteer.report.figures import plotting
 from fedsteer.report.statistics import Estimate, estimate
 from fedsteer.report.styles import LIGHT, Style, styles
 from fedsteer.report.tables import MISSING, percent, points, table, with_half
@@ -25,7 +16,7 @@ LINE = 0.31  # inches per setting
 ASIDE = 0.3  # points between seeds of the same accuracy, so that all can be seen
 
 
-def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
+def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """One line per ridge; the table has the difference of two ridges paired by seed."""
     found: dict[float, dict[int, dict[int, float]]] = {}  # ridge -> size -> seed -> accuracy
     for entry in gather(runs):
@@ -42,19 +33,19 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None
     def mean(seeds: dict[int, float]) -> Estimate | None:
         return estimate(seeds.values())
 
-    def draw(figure: SubFigure) -> None:
+    def draw(figure: plotting.SubFigure) -> None:
         axes = figure.subplots()
         names = []
         for place, ridge in enumerate(ridges):
             style = Style(colour=place % len(LIGHT), dash="solid", marker="circle")
             means = [(size, mean(seeds)) for size, seeds in sorted(found[ridge].items())]
             line = [(size, 100 * one.mean, 100 * (one.half or 0.0)) for size, one in means if one]
-            draw_line(axes, line, style, marker="o")
+            plotting.draw_line(axes, line, style, marker="o")
             names.append((f"ridge {ridge:g}", style))
         axes.set_xlim(left=0)
         axes.set_xlabel("clients in the core set")
         axes.set_ylabel("final test accuracy in %")
-        add_legend(figure, names)
+        plotting.add_legend(figure, names)
 
     headings = ["core set", *(f"ridge {ridge:g} %" for ridge in ridges)]
     headings += ["difference"] if len(ridges) == 2 else []
@@ -67,10 +58,10 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None
             both = sorted(first.keys() & second.keys())
             cells.append(with_half(mean({s: first[s] - second[s] for s in both}), points))
         rows.append([str(size), *cells])
-    return Figure(table=table(headings, rows, words=()), height=4.0, draw=draw)
+    return plotting.Figure(table=table(headings, rows, words=()), height=4.0, draw=draw)
 
 
-def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
+def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """A line per setting, from top to bottom, a dot per rule and seed.
 
     Under some settings a run either trains or falls to chance; a mean with an interval would hide
@@ -87,7 +78,7 @@ def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     names = in_order(sorted({name for name, _ in found}), order)
     looks = dict(sorted(styles(entries).items()))
 
-    def draw(figure: SubFigure) -> None:
+    def draw(figure: plotting.SubFigure) -> None:
         axes = figure.subplots()
         for shift, (label, style) in enumerate(looks.items()):
             # Rules stand one below the other, so that equal accuracies can all be seen.
@@ -97,14 +88,14 @@ def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
                 for place, name in enumerate(names)
                 for seed, accuracy in enumerate(found.get((name, label), ()))
             ]
-            axes.plot(*np.reshape(points, (-1, 2)).T, clip_on=False, **dots(style))
+            axes.plot(*np.reshape(points, (-1, 2)).T, clip_on=False, **plotting.dots(style))
         axes.set_xlim(0, 100)
         axes.set_xlabel("final test accuracy in %, one dot per seed")
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), names, color=INK)
+        axes.set_yticks(range(len(names)), names, color=plotting.INK)
         axes.grid(visible=False, axis="y")
-        axes.hlines([place + 0.5 for place in range(len(names))], 0, 100, color=GRID, linewidth=0.8)
-        add_legend(figure, looks.items(), dotted=True)
+        axes.hlines(np.arange(len(names)) + 0.5, 0, 100, color=plotting.GRID, linewidth=0.8)
+        plotting.add_legend(figure, looks.items(), dotted=True)
 
     def cell(values: Sequence[float]) -> str:
         each = ", ".join(f"{100 * value:.0f}" for value in values)
@@ -113,8 +104,8 @@ def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     labels = sorted({label for _, label in found})
     rows = [[name, *(cell(found.get((name, label), ())) for label in labels)] for name in names]
     note = "Final accuracy in %: the mean, and in brackets every seed."
-    return Figure(
+    return plotting.Figure(
         table=f"{table(['setting', *labels], rows, ['setting'])}\n{note}\n",
-        height=MARGIN + LINE * max(len(names), len(looks)),
+        height=plotting.MARGIN + LINE * max(len(names), len(looks)),
         draw=draw,
     )

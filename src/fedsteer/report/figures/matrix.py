@@ -6,7 +6,7 @@ form that of the averaged model. A run that failed counts as guessing.
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.report.entries import FULL, Entry, gather, in_order
 from fedsteer.report.figures.plotting import INK, MUTED, Figure, SubFigure
-from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT
 from fedsteer.report.tables import MISSING, count, percent, size, table
 
@@ -61,29 +60,15 @@ Place = tuple[str, str]
 """Setting and label of a rule."""
 
 
-@dataclass(frozen=True)
-class Matrix:
+class Matrix(NamedTuple):
     """All cells, and the order of settings and of rules."""
 
     settings: list[str]
     ranks: dict[str, float]  # label -> mean rank within its form, practical forms first
     cells: dict[Place, Cell]
-
-    @cached_property
-    def best(self) -> set[Place]:
-        """The best cell of every setting with partial participation, and its equals."""
-        found = set()
-        for setting in self.settings:
-            own = {p: c for p, c in self.cells.items() if p[0] == setting and not _full(p[1])}
-            for place, cell in own.items():
-                top = max(own.values(), key=lambda cell: cell.mean).seeds
-                apart = [top[seed] - cell.seeds[seed] for seed in top if seed in cell.seeds]
-                if apart and _mean(apart) <= _error(apart):
-                    found.add(place)
-        return found
+    best: set[Place]  # of every setting with partial participation: the best cell, and its equals
 
     def row(self, label: str) -> list[Cell | None]:
-        """The cells of a rule in every setting."""
         return [self.cells.get((setting, label)) for setting in self.settings]
 
 
@@ -94,7 +79,7 @@ def matrix_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     if not cells:
         return None
     settings = in_order(sorted({setting for setting, _ in cells}), order)
-    matrix = Matrix(settings=settings, ranks=_ranks(cells), cells=cells)
+    matrix = Matrix(settings, ranks=_ranks(cells), cells=cells, best=_best(cells))
     height = MARGIN + ROW * (len(matrix.ranks) + GAP)
     return Figure(
         table=_tables(matrix), height=height, draw=lambda at: _draw(matrix, at), whole=True
@@ -112,6 +97,20 @@ def _cell(entry: Entry) -> Cell:
         if value is not None:
             seeds[run.seed] = value
     return Cell(entry=entry, guessing=guessing, seeds=seeds)
+
+
+def _best(cells: dict[Place, Cell]) -> set[Place]:
+    tops: dict[str, Cell] = {}  # by setting
+    rivals = {place: cell for place, cell in cells.items() if not _full(place[1])}
+    for (setting, _), cell in rivals.items():
+        tops[setting] = max(tops.get(setting, cell), cell, key=lambda cell: cell.mean)
+    found = set()
+    for place, cell in rivals.items():
+        top = tops[place[0]].seeds
+        apart = [top[seed] - cell.seeds[seed] for seed in top if seed in cell.seeds]
+        if apart and _mean(apart) <= _error(apart):
+            found.add(place)
+    return found
 
 
 def _ranks(cells: dict[Place, Cell]) -> dict[str, float]:
@@ -145,7 +144,6 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def _error(values: Collection[float]) -> float:
-    """The standard error of the mean."""
     return float(np.std(list(values), ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
@@ -189,7 +187,7 @@ def _costs(matrix: Matrix, label: str) -> list[str]:
     worst = min(own, key=lambda cell: cell.worst)
     costs = []
     for key, form in (("server_bytes", size), ("bytes_up", size), ("warm_up_rounds", count)):
-        found = estimate(number(run.result, key) for run in own[0].entry.counted)
+        found = own[0].entry.over_seeds(key)
         costs.append(MISSING if found is None else form(found.mean))
     return [
         label,
