@@ -16,6 +16,7 @@ from fedsteer.records.files import look, number
 from fedsteer.records.names import SEED, label_of
 from fedsteer.report.statistics import Estimate, estimate
 
+Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 COMMON = ("data", "partition", "participation", "model", "training", "server")
@@ -85,9 +86,9 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
             else str(look(own[0].manifest, "rule", "name") or label),
             runs=tuple(sorted(own, key=lambda run: (run.seed or 0, str(run.folder)))),
         )
-        for name, together in _grouped(unique, lambda run: run.experiment).items()
+        for name, together in grouped(unique, lambda run: run.experiment).items()
         for experiment, part in _apart(name, together).items()
-        for label, own in _grouped(part, lambda run: run.label).items()
+        for label, own in grouped(part, lambda run: run.label).items()
     ]
     return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
@@ -121,7 +122,7 @@ def _by_settings(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
         words = ", ".join(f"{key}={own[key]}" for key in values if key in own)
         return f"{experiment} ({words})" if words else experiment
 
-    return _grouped(runs, title)
+    return grouped(runs, title)
 
 
 def _settings(run: Run) -> dict[str, str]:
@@ -148,7 +149,7 @@ def _apart(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
     by_settings = _by_settings(experiment, runs)
     if not (clash := _clash(runs)):
         return by_settings
-    by_folder = _grouped(runs, lambda run: f"{experiment} ({_comparison(run).name})".strip())
+    by_folder = grouped(runs, lambda run: f"{experiment} ({_comparison(run).name})".strip())
     # Runs made one by one have folders of their own, whether they belong together or not.
     alone = len(by_folder) == 1 or any(_comparison(run) == run.folder.resolve() for run in runs)
     if alone and not any(_clash(part) for part in by_settings.values()):
@@ -173,14 +174,15 @@ def _comparison(run: Run) -> Path:
 def _clash(runs: list[Run]) -> list[Run]:
     """Runs of one rule with one seed, if there are two."""
     known = [run for run in runs if run.seed is not None]
-    found = _grouped(known, lambda run: (run.label, run.seed)).values()
+    found = grouped(known, lambda run: (run.label, run.seed)).values()
     return next((same for same in found if len(same) > 1), [])
 
 
-def _grouped(runs: Iterable[Run], key: Callable[[Run], Key]) -> dict[Key, list[Run]]:
-    found: dict[Key, list[Run]] = {}
-    for run in runs:
-        found.setdefault(key(run), []).append(run)
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by their key, both in the order they come in."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 

@@ -60,8 +60,9 @@ def _sittings(times: Sequence[tuple[float, float]]) -> str:
     """From the first start to the last end without pauses, since runs share a machine."""
     until, spent, sittings = -inf, 0.0, 0
     for began, ended in times:
-        sittings += began >= until + PAUSE
-        spent += max(ended - (began if began >= until + PAUSE else until), 0.0)
+        if began >= until + PAUSE:
+            sittings, until = sittings + 1, began
+        spent += max(ended - until, 0.0)
         until = max(until, ended)
     where = "from the first start to the last end" if sittings == 1 else f"in {sittings} sittings"
     return f"{duration(spent)} {where}"

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.records.files import look, write_atomically
+from fedsteer.report.entries import grouped
 from fedsteer.report.figures import own_figure
 from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import in_page_order, page_data
@@ -101,9 +102,7 @@ def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str
 
     content   takes the places of an experiment's rows
     """
-    places: dict[str, list[int]] = {}
-    for at, row in enumerate(summary.rows):
-        places.setdefault(row.experiment, []).append(at)
+    places = grouped(range(len(summary.rows)), lambda at: summary.rows[at].experiment)
     found = [content(own) for own in places.values()]
     if len(set(found)) == 1:
         return found[0]

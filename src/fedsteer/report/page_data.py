@@ -14,7 +14,7 @@ import numpy as np
 from fedsteer.records import Run
 from fedsteer.records.files import look, number, rounded
 from fedsteer.report import curves, visits
-from fedsteer.report.entries import Entry, in_order
+from fedsteer.report.entries import Entry, grouped, in_order
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
 
@@ -130,8 +130,8 @@ def _holdings(summary: Summary) -> list[dict[str, Any]]:
     an experiment the first whose clients differ in presence is kept, since that orders them.
     """
     found: list[dict[str, Any]] = []
-    for place, experiment in enumerate(summary.experiments):
-        members = [row for row in summary.rows if row.experiment == experiment]
+    by_experiment = grouped(summary.rows, lambda row: row.experiment)
+    for place, members in enumerate(by_experiment.values()):
         seen: set[str] = set()
         for entry in sorted(members, key=_presences, reverse=True):
             key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))

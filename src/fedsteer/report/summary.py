@@ -72,7 +72,12 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
                runs were made with (`run.baseline`), or fedavg
     """
     entries = gather(runs)
-    wanted = baseline or _recorded_baseline(entries) or DEFAULT_BASELINE
+    # Runs say what they were made to be compared with; it counts if all say the same.
+    recorded = {
+        look(run.manifest, "experiment", "run", "baseline") for one in entries for run in one.runs
+    }
+    name = recorded.pop() if len(recorded) == 1 else None
+    wanted = baseline or (label_of(name) if isinstance(name, str) else "") or DEFAULT_BASELINE
     # Of each experiment the entry with that label, or else the first rule of that name.
     bases = {entry.experiment: entry for entry in reversed(entries) if entry.rule == wanted}
     bases |= {entry.experiment: entry for entry in entries if entry.label == wanted}
@@ -88,14 +93,6 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
     rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
     shown = None if not labels else labels.pop() if len(labels) == 1 else wanted
     return Summary(rows=tuple(rows), baseline=shown, groups=groups)
-
-
-def _recorded_baseline(entries: Sequence[Entry]) -> str | None:
-    """The label of the baseline, if all runs name the same."""
-    runs = [run for entry in entries for run in entry.runs]
-    named = {look(run.manifest, "experiment", "run", "baseline") for run in runs}
-    name = named.pop() if len(named) == 1 else None
-    return label_of(name) if isinstance(name, str) else None
 
 
 def _estimates(

@@ -6,7 +6,6 @@ recomputed   coordinates computed from the very update: the best today's basis c
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, named
@@ -16,20 +15,15 @@ from fedsteer.report.styles import Style, styles
 from fedsteer.report.tables import hundredths, table, with_half
 from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
 
-
-class Series(NamedTuple):
-    """One kind of error of one rule."""
-
-    name: str
-    style: Style
-    errors: dict[str, dict[int, Estimate]]  # "staleness" or "round" -> bin -> mean
+Errors = dict[str, dict[int, Estimate]]
+"""What they are over (staleness or round) -> bin -> mean."""
 
 
 def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
     if not (series := _series(runs)):
         return None
-    means = [e.mean for one in series for bins in one.errors.values() for e in bins.values()]
+    means = [e.mean for _, _, errors in series for bins in errors.values() for e in bins.values()]
     low, high = max(min(means), 1e-4) / 1.3, max(*means, 1.0) * 1.3
 
     def draw(figure: plotting.SubFigure) -> None:
@@ -38,10 +32,10 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure 
             (by_staleness, "staleness", bin_centre),
             (by_round, "round", lambda at: SPAN * (at + 0.5)),
         ):
-            for one in series:
-                bins = one.errors[axis].items()
+            for _, style, errors in series:
+                bins = errors[axis].items()
                 line = [(place(at), error.mean, error.half or 0.0) for at, error in bins]
-                plotting.draw_line(axes, line, one.style)
+                plotting.draw_line(axes, line, style)
             axes.axhline(1, color=plotting.MUTED, linestyle="--", linewidth=1)
         by_staleness.set_yscale("log")
         by_staleness.set_ylim(low, high)
@@ -53,22 +47,23 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure 
         by_round.set_xlabel("training rounds")
         plotting.set_log_ticks(by_staleness.xaxis)
         plotting.set_log_ticks(by_staleness.yaxis)
-        plotting.add_legend(figure, [(one.name, one.style) for one in series])
+        plotting.add_legend(figure, [(name, style) for name, style, _ in series])
 
     rows = []
-    for at in sorted({at for one in series for at in one.errors["staleness"]}):
-        found = [one.errors["staleness"].get(at) for one in series]
+    by_rule = [errors["staleness"] for _, _, errors in series]
+    for at in sorted({at for bins in by_rule for at in bins}):
+        found = [bins.get(at) for bins in by_rule]
         rows.append([bin_words(at), *(with_half(e, hundredths, hundredths) for e in found)])
     note = (
         "Squared error of the server's estimate of an update, relative to the update's squared "
         "length: 1 is what knowing nothing gives. Means over clients, then over seeds, ± 95 %."
     )
-    numbers = table(["rounds away", *(one.name for one in series)], rows, words=())
+    numbers = table(["rounds away", *(name for name, _, _ in series)], rows, words=())
     return plotting.Figure(table=f"{numbers}\n{note}\n", height=4.0, draw=draw)
 
 
-def _series(runs: Iterable[Run]) -> list[Series]:
-    """The errors of every rule whose rows of clients are there."""
+def _series(runs: Iterable[Run]) -> list[tuple[str, Style, Errors]]:
+    """Both kinds of error of every rule whose rows of clients are there."""
     entries = gather(runs)
     looks = styles(entries)
     found = []
@@ -82,5 +77,5 @@ def _series(runs: Iterable[Run]) -> list[Series]:
         ):
             errors = {axis: mean_errors(visits, column, axis) for axis in ("staleness", "round")}
             if errors["staleness"]:
-                found.append(Series(name=name + words, style=style, errors=errors))
+                found.append((name + words, style, errors))
     return found
