@@ -96,7 +96,7 @@ class Timed:
     variant: Variant
     contestant: Contestant
     start_up: float  # seconds until it was ready
-    warm_up: float  # seconds of the warm-up rounds
+    warm_up: float = math.inf  # seconds of the warm-up rounds
     trial: float = math.inf  # seconds a round, the best of the trials
     tried: dict[str, float] = field(default_factory=dict)  # the same of every variant
     seconds: list[float] = field(default_factory=list)  # seconds a round, one per repetition
@@ -197,17 +197,19 @@ def _fastest(side: Side, work: Work, plan: Plan, cores: int, tell: Tell, stack: 
         began = time.perf_counter()
         try:
             contestant = side.start(work, variant)
-            spent = time.perf_counter() - began
-            stack.callback(contestant.close)
-            warm_up = contestant.rounds(plan.warm_up)
         except RuntimeError as error:
             trouble = error
             continue
-        candidates.append(Timed(side, variant, contestant, start_up=spent, warm_up=warm_up))
-    for _ in range(plan.trials):  # in turns, like the repetitions
+        spent = time.perf_counter() - began
+        stack.callback(contestant.close)
+        candidates.append(Timed(side, variant, contestant, start_up=spent))
+    for trial in range(1 + plan.trials):  # in turns, like the repetitions; the first warms up
         for entry in list(candidates):
             try:
-                entry.trial = min(entry.trial, entry.block(plan))
+                if trial:
+                    entry.trial = min(entry.trial, entry.block(plan))
+                else:
+                    entry.warm_up = entry.contestant.rounds(plan.warm_up)
             except RuntimeError as error:
                 trouble = error
                 candidates.remove(entry)
