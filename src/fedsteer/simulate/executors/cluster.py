@@ -153,18 +153,18 @@ class _Sweep:
 
     def _take_messages(self) -> None:
         under_way = {task.attempt: task.cell for task in self.running.values()}
-        for message in self.ray.get(self.office.take.remote()):
-            if message.attempt not in under_way:
+        for attempt, progress, files in self.ray.get(self.office.take.remote()):
+            if attempt not in under_way:
                 continue  # from a task that was given up for lost or has come back since
-            self.heard.add(message.attempt)
-            cell = under_way[message.attempt]
-            if message.files:
+            self.heard.add(attempt)
+            cell = under_way[attempt]
+            for parcel in files:
                 # If it is lost with its machine, the parcel before it counts.
                 with suppress(self.ray.exceptions.RayError):
-                    unpack(self.ray.get(message.files[0], timeout=60), cell.folder)
+                    unpack(self.ray.get(parcel, timeout=60), cell.folder)
                     self.losses[cell.folder] = 0
-            if message.progress is not None:
-                self.tell(cell, message.progress)
+            if progress is not None:
+                self.tell(cell, progress)
 
     def _come_back(self, reference: Any, task: Task) -> None:
         try:

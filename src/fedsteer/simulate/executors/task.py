@@ -43,6 +43,8 @@ checkpoint."""
 
 Parcel = dict[str, NDArray[np.uint8]]
 """File name -> content; arrays, because Ray moves those between processes without copies."""
+Message = tuple[int, Progress | None, tuple[Any, ...]]
+"""An attempt, its progress, and at most one reference to a parcel, which may be large."""
 
 IN_ORDER = (MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT)
 
@@ -74,15 +76,6 @@ class Task:
     parcel: Parcel | None  # an interrupted run to resume
     send_every: float
     version: str = __version__
-
-
-@dataclass(frozen=True)
-class Message:
-    """A report on the way. `files` holds a reference to a parcel, which may be large."""
-
-    attempt: int
-    progress: Progress | None = None
-    files: tuple[Any, ...] = ()
 
 
 class Office:
@@ -142,8 +135,7 @@ class Correspondent:
         return self.stopping
 
     def _tell(self, progress: Progress | None = None, files: tuple[Any, ...] = ()) -> None:
-        message = Message(attempt=self.task.attempt, progress=progress, files=files)
-        self.answers.append(self.office.tell.remote(message))
+        self.answers.append(self.office.tell.remote((self.task.attempt, progress, files)))
 
     def _stamp(self) -> int:
         """Changes with every checkpoint."""
