@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedsteer.errors import TrainingFailed
-from fedsteer.training import Evaluation, evaluate, make_network
-from fedsteer.training.evaluate import MOST
+from fedsteer.training import evaluate, make_network
+from fedsteer.training.evaluate import MOST, Evaluation
 
 
 @pytest.mark.parametrize("count", [1, 50, MOST, MOST + 1])

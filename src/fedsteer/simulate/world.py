@@ -23,7 +23,6 @@ from fedsteer.training import (
     Engine,
     Network,
     TrainingData,
-    choose_engine,
     choose_threads,
     make_engine,
     make_network,
@@ -116,14 +115,9 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     if ":" in experiment.model.name:  # not one of ours
         try_out(experiment.model.name, network, images, dataset.classes)
     kept = max(1, round(experiment.run.test_share * len(test_labels)))
-    name, exact = experiment.run.engine, experiment.run.precision == "float32"
-    engine = make_engine(
-        choose_engine(network, experiment.training, device, exact) if name == "auto" else name,
-        network,
-        TrainingData(images, labels, dataset.classes),
-        experiment.training,
-        exact,
-    )
+    data = TrainingData(images, labels, dataset.classes)
+    exact = experiment.run.precision == "float32"
+    engine = make_engine(experiment.run.engine, network, data, experiment.training, exact)
     return World(
         experiment=experiment,
         seed=seed,
@@ -134,8 +128,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         network=network,
         engine=engine,
         torch_threads=torch_threads,
-        test_images=test_images[len(test_labels) - kept :],
-        test_labels=test_labels[len(test_labels) - kept :],
+        test_images=test_images[-kept:],
+        test_labels=test_labels[-kept:],
         held_out=_held_out(images, labels, holdings, seed),
     )
 

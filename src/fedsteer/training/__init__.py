@@ -10,14 +10,13 @@ evaluate     accuracy and loss, per class and per group
 """
 
 from fedsteer.training.engines import Engine, choose_engine, choose_threads, make_engine
-from fedsteer.training.evaluate import Evaluation, evaluate
+from fedsteer.training.evaluate import evaluate
 from fedsteer.training.local import LocalTraining, Order, Trained, TrainingData
 from fedsteer.training.models import make_network
 from fedsteer.training.networks import Network
 
 __all__ = [
     "Engine",
-    "Evaluation",
     "LocalTraining",
     "Network",
     "Order",

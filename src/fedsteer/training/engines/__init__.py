@@ -63,17 +63,16 @@ def choose_threads(network: Network, cores: int) -> int:
 
 
 def make_engine(
-    name: str,
-    network: Network,
-    data: TrainingData,
-    options: LocalTraining,
-    exact: bool = True,
+    name: str, network: Network, data: TrainingData, options: LocalTraining, exact: bool = True
 ) -> Engine:
-    """An engine by name; `exact` False allows shorter numbers in the products on a GPU."""
+    """An engine by name, or "auto"; `exact` False allows shorter numbers in products on a GPU."""
+    device = data.images.device.type
+    if name == "auto":
+        name = choose_engine(network, options, device, exact)
     engine = ENGINES.get(OLD_NAMES.get(name, name))
     if engine is None:
         raise unknown("engine", name, ("auto", *ENGINES))
-    reason = engine.supports(network, options, data.images.device.type)
+    reason = engine.supports(network, options, device)
     if reason is not None:
         raise ConfigurationError(
             f"run.engine={name} cannot train this: {reason}; run.engine=sequential trains anything"

@@ -55,7 +55,6 @@ class BatchedEngine(Engine):
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
-        """Networks made of known layers."""
         if known_layers(network) is None:
             return "it needs a network made of layers that it knows by formula"
         return super().supports(network, options, device)

@@ -12,7 +12,7 @@ a client starts and back when it ends.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -43,7 +43,6 @@ class CapturedEngine(Engine):
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
-        """Any network, on a GPU."""
         return "it needs a GPU" if device == "cpu" else super().supports(network, options, device)
 
     def train_orders(self, orders: Sequence[Order]) -> Trained:
@@ -73,15 +72,6 @@ class CapturedEngine(Engine):
             return Trained(updates, steps, losses.double().cpu().numpy() / steps)
 
 
-@dataclass(frozen=True)
-class Graph:
-    """A captured gradient for one batch size, and where its batch goes."""
-
-    replay: torch.cuda.CUDAGraph
-    images: Tensor
-    labels: Tensor
-
-
 class Slot:
     """The buffers and graphs of one client at a time, on a stream of its own."""
 
@@ -98,7 +88,8 @@ class Slot:
         self.into = [view for _, view in _views(network, self.gradient)]
         self.loss = torch.zeros((), device=device)
         self.mask = torch.ones(self.data.classes, device=device)
-        self.graphs: dict[int, Graph] = {}
+        # The captured gradient for each batch size, and where its batch goes.
+        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
     def train(self, tasks: Iterator[tuple[Order, Tensor, Tensor]]) -> Iterator[bool]:
         """Take task after task: an order, and where its update and its loss go.
@@ -115,10 +106,10 @@ class Slot:
             if run.mask is not None:
                 self.mask.copy_(run.mask)
             for images, labels in run.batches():
-                graph = self.graphs[len(labels)]
-                graph.images.copy_(images)
-                graph.labels.copy_(labels)
-                graph.replay.replay()
+                graph, its_images, its_labels = self.graphs[len(labels)]
+                its_images.copy_(images)
+                its_labels.copy_(labels)
+                graph.replay()
                 # What is added to a gradient is added in float32.
                 adds = not order.plain or self.options.weight_decay
                 run.descend(self.gradient.float() if adds else self.gradient)
@@ -149,7 +140,7 @@ class Slot:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             self._gradient(images, labels)
-        self.graphs[size] = Graph(graph, images, labels)
+        self.graphs[size] = graph, images, labels
 
     def _gradient(self, images: Tensor, labels: Tensor) -> None:
         if self.low is not self.weights:

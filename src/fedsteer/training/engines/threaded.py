@@ -32,7 +32,6 @@ class ThreadedEngine(Engine):
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
-        """Plain stacks of convolutions and dense layers, on a CPU."""
         kinds = {type(layer) for layer in known_layers(network) or (None,)}
         if device != "cpu" or not kinds <= {Convolution, Linear, Flatten}:
             return "it needs a CPU and a plain stack of convolutions and dense layers"
