@@ -15,7 +15,7 @@ Everything is NumPy; scikit-learn and pooch are imported by the functions that n
 from fedsteer.data.catalogue import CATALOGUE
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import digits, made
-from fedsteer.data.loading import CheckReport, check, fetch, load
+from fedsteer.data.loading import check, fetch, load
 from fedsteer.data.partition import Partition, PartitionOptions, who_holds_what
 from fedsteer.data.partition_dirichlet import Dirichlet
 from fedsteer.data.partition_groups import LabelGroups
@@ -25,7 +25,6 @@ from fedsteer.data.partition_shards import Shards
 __all__ = [
     "CATALOGUE",
     "PARTITIONS",
-    "CheckReport",
     "Dataset",
     "Dirichlet",
     "Iid",

@@ -49,8 +49,7 @@ def load(
 
     >>> images, labels = load("digits").test()
     """
-    dataset, _ = _load(source_of(name), folder, options or {})
-    return dataset
+    return _load(source_of(name), folder, options or {})[0]
 
 
 def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckReport:

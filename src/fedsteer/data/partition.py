@@ -44,7 +44,6 @@ class Partition:
 
     @property
     def clients(self) -> int:
-        """The number of clients."""
         return len(self.indices)
 
     @property

@@ -36,16 +36,13 @@ class Participation(Protocol):
     @property
     def clients(self) -> int:
         """The number of clients, N."""
-        ...
 
     @property
     def probabilities(self) -> Probabilities | None:
         """The long-run share of rounds each client takes part in, (N,), if known."""
-        ...
 
     def present(self, round: int) -> ClientNumbers:
         """The clients present in a round, in rising order, as an array of the caller's own."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,6 @@ class PaperTable:
         }
 
     def without(self, columns: Collection[str]) -> PaperTable:
-        """The table without these columns."""
         kept = [one for one in self.experiments if one.name not in columns]
         published = {one.name: self.published[one.name] for one in kept}
         return replace(self, experiments=kept, published=published)

@@ -78,7 +78,6 @@ class OpenRun:
             self.save()
 
     def save(self) -> None:
-        """Take a checkpoint."""
         self.records.save(*self.simulation.pack())
 
     def finish(self) -> None:
