@@ -66,7 +66,7 @@ EXCEPTIONS = {
     ("steering/kernels/fused.py", "torch"),
     ("steering/kernels/fused.py", "triton"),
     ("steering/kernels/fused_kernel.py", "triton"),
-    ("steering/kernels/__init__.py", "torch"),
+    ("steering/kernels/vectors.py", "torch"),
     ("records/tensorboard.py", "torch"),
 }
 
