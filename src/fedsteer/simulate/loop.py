@@ -5,8 +5,6 @@ number: a rule with a warm-up meets the same training rounds as a rule without o
 itself takes place in rounds T+1, T+2, ... of the participation process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property

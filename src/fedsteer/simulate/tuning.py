@@ -1,4 +1,4 @@
-"""Server rates from a grid: every rule gets the one that suits it best, by runs nobody reports.
+"""Server rates from a grid: every rule gets the one that suits it best, by runs of their own.
 
 In every column every rule runs at every rate, under seeds that are not reported. What counts is the
 accuracy on training images that no client holds, over the last third of the evaluations; of a
@@ -16,7 +16,7 @@ from fedsteer.simulate.experiment import Experiment
 
 TUNED = "server.rate"
 FIRST_SEED = 1_000
-"""Of the runs that nobody reports; reported seeds are counted from 0."""
+"""Of the runs that are not reported; reported seeds are counted from 0."""
 FOLDER = "tuning"
 
 Scores = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]

@@ -114,7 +114,7 @@ def _best(cells: dict[Place, Cell]) -> set[Place]:
 
 
 def _ranks(cells: dict[Place, Cell]) -> dict[str, float]:
-    """Full participation competes with nobody and stands first."""
+    """Full participation has no rivals and stands first."""
     found: dict[tuple[bool, bool, str], list[float]] = {}
     for (setting, label), cell in cells.items():
         practical = _practical(cell.entry.runs[0])
