@@ -27,7 +27,7 @@ def cross_entropy_gradient(
     target = labels.unsqueeze(-1)
     losses = -(log_odds.gather(-1, target).squeeze(-1) * weights).sum(dim=1)
     back = log_odds.exp_()
-    back.scatter_add_(-1, target, torch.full_like(target, -1, dtype=back.dtype))
+    back.scatter_(-1, target, -1.0, reduce="add")
     back *= weights.unsqueeze(-1)
     if masks is not None:
         back *= masks.unsqueeze(1)

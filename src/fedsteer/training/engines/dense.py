@@ -128,7 +128,8 @@ class DenseTrainer:
         shared = all(order.start is start for order in orders)
         starts = start.contiguous()[None] if shared else torch.stack([o.start for o in orders])
         # A client that has fewer points than others repeats them.
-        points = torch.from_numpy(np.concatenate([np.resize(o.points, most) for o in orders]))
+        held = [o.points if len(o.points) == most else np.resize(o.points, most) for o in orders]
+        points = torch.from_numpy(np.concatenate(held))
         images = self.pixels.index_select(0, points).unflatten(0, (len(orders), most))
         with torch_threads(1):
             outputs = self._first_outputs(starts, images, threads)
