@@ -15,6 +15,9 @@ class Population:
                            u <- max((1 - s) u + s sum_{i new} n_i / p_i - sum_{i new} n_i, 0)
                            v <- (1 - s)^2 v + s^2 sum_{i new} (n_i / p_i)^2 (1 - p_i)
 
+                           In the mean, every n_i is the one of today, and from round 201 on all
+                           earlier rounds fade by 199/200 in each.
+
         d_i = n_i / n
         a_i = min(d_i / p_i, max_weight)
 
@@ -29,7 +32,8 @@ class Population:
         if sizes is not None:
             for client, size in sizes.items():
                 self.sizes[client] = float(size)
-        self.round_sums: list[float] = []
+        self.rounds: list[dict[Client, float]] = []  # 1 / p_i of the clients of each
+        self.rest: list[float] = []  # and the sum over clients that left since
         self.unseen = self.variance = 0.0
 
     def begin(
@@ -48,34 +52,55 @@ class Population:
                 if self.closed:
                     raise ValueError(f"client {client!r} is new and brings no size")
                 self.sizes[client] = 1.0
-        round_sum = new_sum = squares = 0.0
+        self._shift(0.0)
+        share = 0.25 if self.rounds else 1.0
+        self.rounds.append({})
+        self.rest.append(0.0)
+        new_sum = squares = 0.0
         for client, probability in zip(clients, probabilities, strict=True):
             if client not in ignore:
-                round_sum += self.sizes[client] / float(probability)
+                self.rounds[-1][client] = 1 / float(probability)
                 if client in new:
                     new_sum += self.sizes[client] / float(probability)
                     squares += (self.sizes[client] / probability) ** 2 * (1 - probability)
-        share = 0.25 if self.round_sums else 1.0
         unseen = (1 - share) * self.unseen + share * new_sum
         self.unseen = max(unseen - sum(self.sizes[client] for client in new), 0.0)
         self.variance = (1 - share) ** 2 * self.variance + share**2 * squares
-        self.round_sums.append(round_sum)
 
     def leave(self, clients: Sequence[Client]) -> None:
-        leaving = sum(self.sizes.pop(client, 0.0) for client in clients)
-        rounds = len(self.round_sums)
-        if rounds:
-            rest = max(sum(self.round_sums) / rounds - leaving, 0.0)
-            self.round_sums = [rest] * rounds
+        leaving = 0.0
+        for client in clients:
+            size = self.sizes.get(client, 0.0)
+            for number, past in enumerate(self.rounds):
+                self.rest[number] += size * past.pop(client, 0.0)
+            self.sizes.pop(client, None)
+            leaving += size
+        self._shift(-leaving)
+
+    def _shift(self, points: float) -> None:
+        """Add to the mean, which never becomes negative."""
+        points = max(points, -self.mean())
+        self.rest = [rest + points for rest in self.rest]
 
     def total(self) -> float:
         if self.closed:
             return sum(self.sizes.values())
-        if not self.round_sums:
+        if not self.rounds:
             return 0.0
-        mean = sum(self.round_sums) / len(self.round_sums)
         surely = max(self.unseen - self.variance**0.5, 0.0)
-        return max(mean, sum(self.sizes.values()) + surely)
+        return max(self.mean(), sum(self.sizes.values()) + surely)
+
+    def mean(self) -> float:
+        if not self.rounds:
+            return 0.0
+        sums = [
+            rest + sum(self.sizes[client] * inverse for client, inverse in past.items())
+            for past, rest in zip(self.rounds, self.rest, strict=True)
+        ]
+        weights = [1.0] * min(len(sums), 200)
+        while len(weights) < len(sums):  # a later round: all before it fade
+            weights = [weight * (1 - 1 / 200) for weight in weights] + [1.0]
+        return sum(w * s for w, s in zip(weights, sums, strict=True)) / sum(weights)
 
     def weight(self, client: Client) -> float:
         """d_i."""

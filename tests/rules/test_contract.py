@@ -188,7 +188,7 @@ def test_a_later_empty_round_moves_by_the_estimates(entry: Enrolled, empty: str)
         ),
     )
     if entry.options.get("start") == "seen":  # the unheard have no weight
-        sizes = np.where(clients.last_seen[clients.roster.find(present)] > 0, sizes, 0.0)
+        sizes = np.where(clients.attendance.last[clients.roster.find(present)] > 0, sizes, 0.0)
     expected = sizes / sizes.sum() @ believed if believed.size else np.zeros(DIM)
     expected *= step.diagnostics.bound_factor
     np.testing.assert_allclose(step.delta, expected, rtol=0, atol=1e-6)

@@ -243,15 +243,16 @@ def test_a_rule_shows_what_differs_from_the_defaults() -> None:
     steer = make_rule("fedsteer", core_set=np.array([4, 7]), ridge=np.float64(0.1))
     assert repr(steer) == "Rule(fedsteer, core_set=(4, 7), ridge=0.1)"
     assert repr(make_rule("mifa", preset="practical")) == (
-        "Rule(mifa, probabilities='shrunk', norm_bound=1.0, update_bound=4.0, step='aligned', "
-        "nobody_fresh='hold', bad_clients='drop')"
+        "Rule(mifa, probabilities='shrunk', norm_bound=1.0, update_bound=4.0, size_bound=10.0, "
+        "leave_after=10.0, discount_estimates=True, "
+        "step='aligned', nobody_fresh='hold', bad_clients='drop')"
     )
 
 
 def test_a_state_keeps_its_source_of_probabilities_and_its_bound() -> None:
     state = make_rule("fedavg", probabilities="shrunk", norm_bound=0.5).init(3, [1.0, 2.0])
     with pytest.raises(
-        StateError, match=r"='shrunk', .* norm_bound=0\.5, update_bound=None, step=\'fixed\', not"
+        StateError, match=r"='shrunk', .* norm_bound=0\.5, update_bound=None, .*step=\'fixed\', not"
     ):
         make_rule("fedavg").plan(state, 1, [0])
     make_rule("fedavg", probabilities="shrunk", norm_bound=0.5, seed=3).plan(state, 1, [0])

@@ -50,6 +50,7 @@ ALWAYS = {
     "delta_norm",
     "bound_factor",
     "step_factor",
+    "trust",
     "columns",
     "weight_sum",
     "server_bytes",

@@ -107,7 +107,7 @@ def leave_out_mistaken(
             log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
 
 
-def warn_of(words: str, reasons: Mapping[Any, str]) -> None:
+def warn_of(words: str, reasons: Mapping[Any, object]) -> None:
     """Log the first few; clients.jsonl names all."""
     for name, reason in list(reasons.items())[:MOST_WARNINGS]:
         log(WARNING, f"fedsteer: {words}", name, reason)

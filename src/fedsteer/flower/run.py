@@ -212,7 +212,11 @@ class ServerRun:
         used = dict(zip(step.diagnostics.clients, step.diagnostics.fresh, strict=True))
         fresh = [reply for reply in replies if used.get(reply.client)]
         self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
-        warn_of("%s was dropped: %s", step.diagnostics.dropped)
+        found = step.diagnostics
+        warn_of("%s was dropped: %s", found.dropped)
+        warn_of("%s reported %.4g data points; far fewer are believed", found.disbelieved)
+        warn_of("%s has been silent for %s rounds, and soon counts as gone", found.fading)
+        warn_of("%s was silent for %s rounds, and counts as gone until it answers", found.gone)
         model = self.model
         if step.action == "move":
             model.vector, self.moments = self.optimiser.step(self.moments, model.vector, step.delta)

@@ -56,6 +56,7 @@ def round_row(number: int, diagnostics: Any, **more: Any) -> dict[str, Any]:
         "delta_norm": diagnostics.delta_norm,
         "bound_factor": diagnostics.bound_factor,
         "step_factor": diagnostics.step_factor,
+        "trust": diagnostics.trust,
         "alignment": diagnostics.alignment,
         "variance": diagnostics.variance,
         "condition": diagnostics.condition,
@@ -83,13 +84,17 @@ def client_rows(
     }
     if diagnostics.update_factors is not None:  # in this round some updates were too long
         columns["update_factor"] = diagnostics.update_factors
+    if diagnostics.disbelieved:
+        columns |= {"size": diagnostics.sizes, "claimed_size": diagnostics.claimed_sizes}
     values = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows: list[dict[str, Any]] = []
     for client, fresh, row in zip(diagnostics.clients, diagnostics.fresh, values, strict=True):
         event = "collect" if client in collected else "fresh" if fresh else "refresh"
         head = {"round": number, "client": client, "event": event}
         rows.append(head | dict(zip(columns, row, strict=True)) | (extras or {}).get(client, {}))
-    for event, reasons in (("dropped", diagnostics.dropped), ("failed", failed or {})):
+    silent = {c: f"silent for {rounds} rounds" for c, rounds in diagnostics.gone.items()}
+    events = {"dropped": diagnostics.dropped, "failed": failed or {}, "left": silent}
+    for event, reasons in events.items():
         for client, reason in reasons.items():
             rows.append({"round": number, "client": client, "event": event, "reason": reason})
     return rows

@@ -74,12 +74,17 @@ def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def pace_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The same of the aligned step's factor and alignment, if the rule has one."""
-    if _medians(runs, "step_factor", lambda value: value != 1) is None:
-        return None
+    """The same of the aligned step's factor and alignment, and of the trust in estimates.
+
+    Only what differs from 1 in some round.
+    """
     columns = {"factor of the step": "step_factor", "alignment": "alignment"}
+    if _medians(runs, "step_factor", lambda value: value != 1) is None:
+        columns = {}
+    if _medians(runs, "trust", lambda value: value != 1) is not None:
+        columns["trust in estimates"] = "trust"
     found = {name: _medians(runs, column) for name, column in columns.items()}
-    return {name: curve for name, curve in found.items() if curve is not None}
+    return {name: curve for name, curve in found.items() if curve is not None} or None
 
 
 def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:

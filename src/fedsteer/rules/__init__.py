@@ -39,6 +39,9 @@ PRACTICAL = {
     "probabilities": "shrunk",
     "norm_bound": 1.0,
     "update_bound": 4.0,
+    "size_bound": 10.0,
+    "leave_after": 10.0,
+    "discount_estimates": True,
     "step": "aligned",
     "nobody_fresh": "hold",
     "bad_clients": "drop",
@@ -52,9 +55,9 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     """A rule by name.
 
     preset    "paper": as published; "practical": probabilities are estimated, steps follow the
-              agreement of rounds, long updates and aggregates are shortened, a round without a
-              fresh update holds the model, bad clients are dropped, and FedSteer selects its core
-              set online
+              agreement of rounds, long updates and aggregates are shortened, wrong sizes limited,
+              clients that vanished leave, a round without a fresh update holds the model, bad
+              clients are dropped, and FedSteer selects its core set online
     options   override the preset; `fedsteer rules NAME` lists them
 
     >>> make_rule("fedsteer", core_set=[3, 17, 42], ridge=0.5).name

@@ -95,9 +95,7 @@ class Algorithm(ABC):
     name: ClassVar[str]
     options_type: ClassVar[type[Options]] = Options
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    own_rate: ClassVar[bool] = (
-        False  # True: delta is the whole step; no rate, bound or factor applies
-    )
+    own_rate: ClassVar[bool] = False  # True: delta is the whole step; no rate or bound applies
     state_options: ClassVar[tuple[str, ...]] = ()  # options that determine its own memory
 
     def __init__(self, options: Options) -> None:

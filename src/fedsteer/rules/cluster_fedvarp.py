@@ -94,7 +94,7 @@ class ClusterFedVARP(Algorithm):
         result = active.one_pass(
             active.weights,
             own.rows,
-            mass / total - belongs @ active.weights,
+            active.trust * (mass / total - belongs @ active.weights),
             gram_of=np.flatnonzero(active.fresh),
         )
         if own.rows is None:
@@ -104,7 +104,10 @@ class ClusterFedVARP(Algorithm):
             result=result,
             weights=active.weights,
             beliefs=PlainBeliefs(
-                before=Estimates(np.sum(belongs * result.products, axis=0), squares @ belongs),
+                before=Estimates(
+                    active.trust * np.sum(belongs * result.products, axis=0),
+                    active.trust**2 * squares @ belongs,
+                ),
                 columns=int((squares > 0).sum()),
             ),
             scratch=labels,

@@ -41,7 +41,12 @@ class Diagnostics:
     step_factor: float = 1.0  # and the aligned step by this
     alignment: float = math.nan  # cosine of delta and the mean of those before it
     update_factors: Floats | None = None  # what shortened each update; None: all are whole
+    trust: float = 1.0  # what estimates of absent clients counted for
+    sizes: Floats = field(default_factory=_empty)  # n_i used
+    claimed_sizes: Floats | None = None  # n_i as reported; None: nothing was
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
+    gone: Mapping[ClientId, int] = field(default_factory=dict)  # left after so many silent rounds
+    fading: Mapping[ClientId, int] = field(default_factory=dict)  # half way there
     core_set: tuple[ClientId, ...] = ()
     # Everything else follows from these. Nothing may be of size d, because diagnostics are kept.
     squared_norms: Floats = field(default_factory=_empty)  # |g_i|^2
@@ -54,6 +59,14 @@ class Diagnostics:
     def probabilities(self) -> Floats:
         """p_i used."""
         return 1.0 / self.inverse_probabilities
+
+    @cached_property
+    def disbelieved(self) -> Mapping[ClientId, float]:
+        """Numbers of data points that were reported and exceed what was believed."""
+        if self.claimed_sizes is None:
+            return {}
+        reports = zip(self.clients, self.claimed_sizes.tolist(), self.sizes.tolist(), strict=True)
+        return {client: claimed for client, claimed, used in reports if claimed > used}
 
     @cached_property
     def staleness(self) -> Floats:

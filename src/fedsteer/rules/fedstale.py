@@ -36,9 +36,9 @@ class FedStale(StaleUpdateRule):
     options_type: ClassVar[type[Options]] = FedStaleOptions
     options: FedStaleOptions
 
-    def trust(self, recalled: Recalled) -> Floats:
-        trust = np.full(len(recalled.dots), self.options.beta)
+    def scales(self, recalled: Recalled) -> Floats:
+        scales = np.full(len(recalled.dots), self.options.beta)
         if self.options.adaptive:
             usable = recalled.squares > 0
-            trust[usable] = np.clip(recalled.dots[usable] / recalled.squares[usable], 0.0, 1.0)
-        return trust
+            scales[usable] = np.clip(recalled.dots[usable] / recalled.squares[usable], 0.0, 1.0)
+        return scales

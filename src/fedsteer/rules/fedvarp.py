@@ -22,7 +22,7 @@ from fedsteer.steering.rounds import Active
 class StaleUpdateRule(Algorithm):
     """Delta = sum_i d_i beta_i h_i + sum_A a_i (g_i - beta_i h_i), with last updates h_i."""
 
-    def trust(self, recalled: Recalled) -> Floats:
+    def scales(self, recalled: Recalled) -> Floats:
         """(m,) beta_i of the active clients until their next visit."""
         return np.ones(len(recalled.dots))
 
@@ -32,8 +32,8 @@ class StaleUpdateRule(Algorithm):
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: UpdateMemory = memory.own
         recalled = own.recall(active)
-        scales = recalled.scales
-        estimates = Estimates(scales * recalled.dots, scales**2 * recalled.squares)
+        counted = active.trust * recalled.scales
+        estimates = Estimates(counted * recalled.dots, counted**2 * recalled.squares)
         return Outcome(
             result=recalled.result,
             weights=active.weights,
@@ -43,7 +43,7 @@ class StaleUpdateRule(Algorithm):
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         recalled = outcome.scratch
-        memory.own.store_updates(active, recalled, self.trust(recalled), memory.clients)
+        memory.own.store_updates(active, recalled, self.scales(recalled), memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         memory.own.forget(slots, memory.clients)

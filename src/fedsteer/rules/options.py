@@ -35,6 +35,15 @@ class Options:
         "the more the longer it is",
         above=0.0,
     )
+    size_bound: float | None = option(
+        None, "a client's data points grow at most so many times from visit to visit", low=1.0
+    )
+    leave_after: float | None = option(
+        None, "a client silent for so many of its usual intervals leaves, until it is back", low=1.0
+    )
+    discount_estimates: bool = option(
+        False, "estimates count less while far fewer clients come than predicted"
+    )
     step: str = option(
         "fixed",
         "aligned: the aggregate is scaled by a factor that rises while aggregates agree with those "

@@ -17,6 +17,7 @@ from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Reques
 from fedsteer.rules.diagnostics import Diagnostics, Step
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
+from fedsteer.steering.attendance import EVERY, Trust
 from fedsteer.steering.checks import (
     Faults,
     Incoming,
@@ -31,9 +32,19 @@ from fedsteer.steering.kernels import Array, Floats, kernels_for
 from fedsteer.steering.norm_bound import Bounded, NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
+from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
 
-STATE_OPTIONS = ("probabilities", "interval_cap", "norm_bound", "update_bound", "step")
+STATE_OPTIONS = (
+    "probabilities",
+    "interval_cap",
+    "norm_bound",
+    "update_bound",
+    "size_bound",
+    "leave_after",
+    "discount_estimates",
+    "step",
+)
 """Options of every rule that its state depends on: a rule with others cannot use that state."""
 
 LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
@@ -81,6 +92,10 @@ class Rule:
         bound = NormBound(factor=factor, times=times) if factor or times else None
         source = probability_source(self.options.probabilities, self.options.interval_cap)
         clients = enrol_population(dim, sizes, source, bound)
+        if self.options.discount_estimates:
+            clients.attendance.trust = Trust()
+        if self.options.size_bound is not None:
+            clients.size_bound = SizeBound(times=self.options.size_bound)
         first = self.warm_up if self.options.warms_up else self.algorithm
         memory = Memory(
             clients=clients,
@@ -136,6 +151,26 @@ class Rule:
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
         return State(self.name, memory)
+
+    def _let_silent_leave(self, memory: Memory) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
+        """Clients silent for too long leave; returns those and the ones that soon may.
+
+        Each with its rounds of silence.
+        """
+        clients, times = memory.clients, self.options.leave_after
+        if times is None or clients.rounds % EVERY:  # no look in this round
+            return {}, {}
+        last = clients.attendance.last
+        members = np.flatnonzero(clients.sizes.values > 0)
+        found = clients.attendance.silent(members, clients.number, times)
+        gone, fading = (
+            {clients.roster.name(int(slot)): clients.number - int(last[slot]) for slot in slots}
+            for slots in found
+        )
+        if gone:
+            self._acting(memory).forget(memory, found.gone, clients.sizes[found.gone])
+            clients.leave([*gone], silently=True)
+        return gone, fading
 
     def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
         """(m, d) the server's estimates of these clients' updates; None if the rule has none."""
@@ -273,12 +308,14 @@ class Rule:
         if clients.bound is not None and bounded.sums is not None:
             whole = bounded.norms if active.whole_norms is None else active.whole_norms
             clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
-        last_seen = clients.commit(active, training=outcome.phase == "train")
+        training = outcome.phase == "train"
+        last_seen = clients.commit(active, training=training, held=outcome.action == "hold")
+        gone, fading = self._let_silent_leave(memory) if training else ({}, {})
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
-        weighted = self.uses_probabilities and outcome.phase == "train"
+        weighted = self.uses_probabilities and training
         diagnostics = Diagnostics(
             phase=outcome.phase,
             number=active.round.number,
@@ -290,7 +327,12 @@ class Rule:
             step_factor=step_factor,
             alignment=alignment,
             update_factors=active.update_factors,
+            trust=active.trust,
+            sizes=active.sizes,
+            claimed_sizes=active.claimed_sizes,
             dropped=dropped,
+            gone=gone,
+            fading=fading,
             core_set=outcome.core_set,
             squared_norms=outcome.result.squared_norms,
             inverse_probabilities=active.inverse_probabilities,

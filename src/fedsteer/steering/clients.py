@@ -5,11 +5,12 @@ bring its size. Without, it is open, and n is estimated (`population`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.steering.attendance import Attendance
 from fedsteer.steering.checks import Checked, Faults
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId, plain_ids
@@ -19,11 +20,14 @@ from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
 from fedsteer.steering.roster import Roster
 from fedsteer.steering.rounds import LARGEST_COUNT, Active
+from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
-LAST = 1 << 62
+LAST_ROUND = 1 << 62
 """No round has a number as high as this."""
+FAINT = 1e-100
+"""Rounds that have faded as far as this are no longer kept as a factor, which would become 0."""
 
 
 @dataclass
@@ -36,11 +40,15 @@ class Clients(Component):
     closed: bool
     source: ProbabilitySource
     bound: NormBound | None = None
+    size_bound: SizeBound | None = None
     total: float = 0.0  # sum of n_i over members
     population: PopulationEstimate = field(default_factory=PopulationEstimate)  # if it is open
+    counted: Table = field(default_factory=lambda: Table.empty(0))  # in its mean, over its fade
     rounds: int = 0  # training rounds so far
     number: int = 0  # of the last round
-    last_seen: Table = field(default_factory=lambda: Table.empty(0, dtype="int64"))  # 0: never
+    idle: int = 0  # rounds that held the model because there was no fresh update
+    attendance: Attendance = field(default_factory=Attendance)
+    away: Table = field(default_factory=lambda: Table.empty(0))  # n_i of clients that fell silent
 
     def members(self) -> list[ClientId]:
         """The ids of all members."""
@@ -70,44 +78,40 @@ class Clients(Component):
         Newcomers have the slot they will get. Without a size, a closed population refuses them.
         """
         round, faults, kernels = checked
-        if not self.number < round.number < LAST:
+        if not self.number < round.number < LAST_ROUND:
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         slots = self.roster.preview(round.clients)
         count, old_sizes = len(slots), self.sizes[slots]
-        sizes, probabilities = round.sizes, round.probabilities
-        if self.closed and sizes is None:
-            reason = "is unknown, and its number of data points was not given: it cannot join"
-            unknown = {i: reason for i, size in enumerate(old_sizes.tolist()) if size <= 0}
-            faults = unknown | faults
+        sizes, strangers = self._believed_sizes(checked, slots, old_sizes)
+        faults = strangers | faults
         if faults or kernels is None:
             return None, faults
-        resized = sizes is not None or not self.closed
-        if sizes is None:
-            sizes = old_sizes if self.closed else np.where(old_sizes > 0, old_sizes, 1.0)
+        resized = round.sizes is not None or not self.closed or bool((old_sizes <= 0).any())
+        probabilities, clock = round.probabilities, round.number - self.idle
         fresh = np.ones(count, dtype=bool)
         if round.refresh:
             refreshed = set(round.refresh)
             fresh = np.array([client not in refreshed for client in round.clients])
         passed = probabilities is not None and isinstance(self.source, Known)
         if uses_probabilities and not passed:
-            inverse = self.source.inverse(slots, round.number, fresh)
+            inverse = self.source.inverse(slots, clock, fresh)
         else:
             inverse = np.ones(count) if probabilities is None else 1.0 / probabilities
         total, population = self.total, None
         if resized:
             total += float((sizes - old_sizes).sum())
         if not self.closed:
-            drift = self.source.drift(slots, round.number, fresh) if uses_probabilities else 1.0
+            drift = self.source.drift(slots, clock, fresh) if uses_probabilities else 1.0
             population = self.population.after(
                 sizes=sizes,
                 old_sizes=old_sizes,
                 inverse_probabilities=inverse,
+                counted=self.population.fade * self.counted[slots],
                 fresh=fresh,
                 drift=drift,
-                first=not self.rounds,
             )
             if uses_probabilities:
-                total = population.total(self.rounds + 1, seen=total)
+                total = population.total(seen=total)
         shares = sizes / total if total > 0 else np.zeros(count)
         weights = shares * inverse
         if round.refresh:
@@ -127,8 +131,28 @@ class Clients(Component):
             inverse_probabilities=inverse,
             weights=weights,
             population=population,
+            trust=1.0 if (trust := self.attendance.trust) is None else trust.factor,
+            claimed_sizes=round.sizes,
         )
         return active, {}
+
+    def _believed_sizes(
+        self, checked: Checked, slots: Integers, old_sizes: Floats
+    ) -> tuple[Floats, Faults]:
+        """n_i for this round, and who has none."""
+        sizes = checked.round.sizes
+        if sizes is not None:
+            if checked.faults or self.size_bound is None:
+                return sizes, {}
+            return self.size_bound.limit(sizes, old_sizes), {}
+        known = old_sizes > 0
+        if not self.closed:
+            return np.where(known, old_sizes, 1.0), {}
+        if known.all():
+            return old_sizes, {}
+        sizes = np.where(known, old_sizes, self.away[slots])  # some fell silent and are back
+        reason = "is unknown, and its number of data points was not given: it cannot join"
+        return sizes, dict.fromkeys(np.flatnonzero(sizes <= 0).tolist(), reason)
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""
@@ -137,7 +161,7 @@ class Clients(Component):
         total = float(staying.sum())
         if uses_probabilities and not self.closed and self.rounds:
             leaving = float(self.sizes[slots].sum())
-            return self.population.without(leaving, self.rounds).total(self.rounds, seen=total)
+            return self.population.without(leaving).total(seen=total)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -152,32 +176,46 @@ class Clients(Component):
         newcomers = active.old_sizes <= 0
         if newcomers.any():
             self.roster.enrol(active.round.clients)
-            self.source.join(active.slots[newcomers], active.round.number)
+            self.source.join(active.slots[newcomers], active.round.number - self.idle)
 
-    def commit(self, active: Active, *, training: bool) -> Integers:
+    def commit(self, active: Active, *, training: bool, held: bool = False) -> Integers:
         """Take in the round; when its clients were last seen before it (0: never).
 
-        Warm-up rounds (`training` False) count no participation.
+        Warm-up rounds (`training` False) count no participation. Nor do rounds without a fresh
+        update, if they hold the model: for estimated p_i, they never were.
         """
         if active.resized:
             self.sizes[active.slots] = active.sizes
             self.total += float((active.sizes - active.old_sizes).sum())
             if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
                 self.total = float(self.sizes.values.sum())
+        number, came, expected = active.round.number, active.slots[active.fresh], None
         if training:
-            if active.population is not None:
-                self.population = active.population
             self.rounds += 1
-            self.source.observe(active.slots[active.fresh], active.round.number)
-        self.number = active.round.number
-        seen_before = self.last_seen[active.slots]
-        self.last_seen[active.slots] = self.number
-        return seen_before
+        if training and held:
+            self.idle += 1
+        elif training:
+            if active.population is not None:
+                self._count(active, active.population)
+            expected = self.source.observe(came, number - self.idle)
+        if self.size_bound is not None and active.round.sizes is not None:
+            self.size_bound.keep(active.sizes)
+        self.number = number
+        return self.attendance.note(active.slots, number, came=len(came), expected=expected)
+
+    def _count(self, active: Active, population: PopulationEstimate) -> None:
+        """Take in the population's estimate, and for how much of it each client stands."""
+        slots, inverse = active.slots[active.fresh], active.inverse_probabilities[active.fresh]
+        if population.fade < FAINT:
+            self.counted.values *= population.fade
+            population = replace(population, fade=1.0)
+        self.counted[slots] = self.counted[slots] + inverse / (population.rounds * population.fade)
+        self.population = population
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""
         self.source.restart(self.number)
-        self.last_seen.values[:] = 0
+        self.attendance.restart()
 
     def resolve(self, clients: Iterable[ClientId]) -> tuple[list[ClientId], Integers]:
         """Plain ids and slots of members; a stranger is refused."""
@@ -189,19 +227,23 @@ class Clients(Component):
             raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
         return names, slots
 
-    def leave(self, clients: Sequence[ClientId]) -> None:
-        """Forget these members."""
+    def leave(self, clients: Sequence[ClientId], *, silently: bool = False) -> None:
+        """Forget these members; those that left `silently` can return as they were."""
         names, slots = self.resolve(clients)
         sizes = self.sizes[slots]
+        if silently and self.closed:
+            self.away[slots] = sizes
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.source.forget(slots)
         leaving = float(sizes.sum())
-        self.population = self.population.without(leaving, self.rounds)
+        self.population = self.population.without(leaving)
+        self.counted[slots] = 0.0
         self.sizes[slots] = 0.0
         self.total = float(self.sizes.values.sum())
-        self.last_seen[slots] = 0
-        self.roster.remove(names)
+        self.attendance.forget(slots)
+        if not (silently and self.closed):
+            self.roster.remove(names)
 
 
 def enrol_population(
@@ -245,7 +287,7 @@ def enrol_population(
         source=source,
         bound=bound,
         total=total,
-        last_seen=Table(np.zeros(len(table.values), np.int64)),
+        attendance=Attendance(Table.empty(len(table.values), 3, dtype="int64")),
     )
     clients.source.join(np.arange(len(table.values)), 0)
     return clients

@@ -57,22 +57,23 @@ class UpdateMemory(Component):
     longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
 
     def recall(self, active: Active) -> Recalled:
-        """Delta = sum_i d_i beta_i h_i + sum_A a_i (g_i - beta_i h_i), in one pass.
+        """Delta = t sum_i d_i beta_i h_i + sum_A a_i (g_i - t beta_i h_i), in one pass.
 
-        The first sum runs over all clients with this round's sizes.
+        The first sum runs over all clients with this round's sizes; t is the trust in all of them.
         """
         squares = self.squares[active.slots]
         known = squares >= 0
         scales = np.where(known, self.scales[active.slots], 0.0)
         per_point = 1.0 / active.total if active.total > 0 else 0.0
-        coefficients = scales * ((active.sizes - active.old_sizes) * per_point - active.weights)
+        grown = (active.sizes - active.old_sizes) * per_point
+        coefficients = active.trust * scales * (grown - active.weights)
         result = active.one_pass(
             active.weights,
             self.store.rows if known.any() else None,
             coefficients[known],
             rows=active.slots[known],
             base=self.base,
-            base_scale=per_point,
+            base_scale=active.trust * per_point,
         )
         dots = np.zeros(len(active))
         dots[known] = result.products[np.arange(int(known.sum())), np.flatnonzero(known)]

@@ -2,7 +2,9 @@
 
 n is the running mean over rounds of sum_A n_i/p_i. For known p_i it estimates the size of the whole
 population without bias from the first round on; the sum over the clients seen so far would give the
-first rounds far too much weight.
+first rounds far too much weight. Rounds more than MEMORY ago fade, and every round counts with the
+sizes of today: a client that reports another size is counted as if it had always had it, so a wrong
+report is forgotten once it is put right.
 
 The mean falls behind when the population grows. So n is at least the sum over the clients seen so
 far plus what is surely still unseen. Newcomers tell how much that is: the newcomers of a round,
@@ -27,23 +29,27 @@ from fedsteer.steering.kernels import Flags, Floats
 
 NEWCOMERS = 0.25
 """Weight of the latest round, against all before it, in what newcomers tell of the unseen."""
+MEMORY = 200
+"""Rounds that the mean remembers."""
 
 
 @dataclass
 class PopulationEstimate(Component):
     """What the rounds so far tell of the points of an open population. Never changed in place."""
 
-    mass: float = 0.0  # sum over rounds of sum_A n_i / p_i, with p_i as of today
+    mean: float = 0.0  # over rounds of sum_A n_i / p_i, with p_i and n_i as of today
+    rounds: int = 0  # that the mean is over, at most MEMORY
+    fade: float = 1.0  # what a round long past counts for, of what it counted for at first
     unseen: float = 0.0  # points of members that never took part
     doubt: float = 0.0  # standard deviation of `unseen`
 
-    def total(self, rounds: int, seen: float) -> float:
-        """n after this many training rounds, if the clients seen so far have `seen` points."""
-        return max(self.mass / rounds, seen + max(self.unseen - self.doubt, 0.0))
+    def total(self, seen: float) -> float:
+        """n, if the clients seen so far have `seen` points."""
+        return max(self.mean, seen + max(self.unseen - self.doubt, 0.0))
 
-    def without(self, points: float, rounds: int) -> PopulationEstimate:
+    def without(self, points: float) -> PopulationEstimate:
         """Clients with this many points left; every past round counted them."""
-        return replace(self, mass=max(self.mass - rounds * points, 0.0))
+        return replace(self, mean=max(self.mean - points, 0.0))
 
     def after(
         self,
@@ -51,24 +57,28 @@ class PopulationEstimate(Component):
         sizes: Floats,
         old_sizes: Floats,
         inverse_probabilities: Floats,
+        counted: Floats,
         fresh: Flags,
         drift: float,
-        first: bool,
     ) -> PopulationEstimate:
-        """The estimate once a round with these clients has ended.
+        """The estimate once a training round with these clients has ended.
 
-        drift   factor from the last round's 1/p_i to today's (`ProbabilitySource.drift`)
-        first   whether it is the first training round
+        counted   how often each of their points is counted in the mean so far (`count`)
+        drift     factor from the last round's 1/p_i to today's (`ProbabilitySource.drift`)
         """
         stands_for, new = sizes * inverse_probabilities, old_sizes <= 0
+        rounds = min(self.rounds + 1, MEMORY)
+        before = max(self.mean + float((sizes - old_sizes) @ counted), 0.0) * drift
         came = new & fresh
-        share = 1.0 if first else NEWCOMERS
-        before = (1.0 - share) * drift
-        unseen = before * self.unseen + share * float(stands_for[came].sum())
+        share = NEWCOMERS if self.rounds else 1.0
+        kept = (1.0 - share) * drift
+        unseen = kept * self.unseen + share * float(stands_for[came].sum())
         absent = np.maximum(1.0 - 1.0 / inverse_probabilities[came], 0.0)  # 1 - p_i
         spread = share * stands_for[came] * np.sqrt(absent)
         return PopulationEstimate(
-            mass=self.mass * drift + float(stands_for[fresh].sum()),
+            mean=before + (float(stands_for[fresh].sum()) - before) / rounds,
+            rounds=rounds,
+            fade=self.fade * drift * (1.0 - 1.0 / rounds) if rounds > 1 else 1.0,
             unseen=max(unseen - float(sizes[new].sum()), 0.0),
-            doubt=math.hypot(before * self.doubt, *spread.tolist()),
+            doubt=math.hypot(kept * self.doubt, *spread.tolist()),
         )

@@ -38,8 +38,12 @@ class ProbabilitySource(Component, ABC):
     def join(self, slots: Integers, number: int) -> None:
         """These clients joined in round `number` and took part in it; 0: before the first round."""
 
-    def observe(self, slots: Integers, number: int) -> None:
-        """These clients took part in round `number`."""
+    def observe(self, slots: Integers, number: int) -> float:
+        """These clients took part in round `number`; returns how many it expects in the next one.
+
+        0 if it cannot tell.
+        """
+        return 0.0
 
     def forget(self, slots: Integers) -> None:
         """These clients left for good."""
@@ -104,8 +108,9 @@ class Visits(MemberSource):
     def join(self, slots: Integers, number: int) -> None:
         self.since[slots] = max(number - 1.0, 0.0)
 
-    def observe(self, slots: Integers, number: int) -> None:
+    def observe(self, slots: Integers, number: int) -> float:
         self.visits.add(slots, 1.0)
+        return 0.0
 
     def restart(self, number: int) -> None:
         super().restart(number)
@@ -132,12 +137,13 @@ class Intervals(MemberSource):
     def join(self, slots: Integers, number: int) -> None:
         self.since[slots] = float(number)
 
-    def observe(self, slots: Integers, number: int) -> None:
+    def observe(self, slots: Integers, number: int) -> float:
         since, count, mean = self._advanced(slots, number)
         ended = number > since  # False for clients that joined in this round
         self.mean[slots] = np.where(ended, (count * mean + number - since) / (count + 1.0), mean)
         self.count[slots] = count + ended
         self.since[slots] = float(number)
+        return 0.0
 
     def _advanced(self, slots: Integers, number: int) -> tuple[Floats, Floats, Floats]:
         """Since, count and mean, with the intervals that the cap ended before this round."""
@@ -194,13 +200,14 @@ class Shrunk(MemberSource):
         self.members += len(slots)
         self.newcomers += len(slots) if number > 0 else 0
 
-    def observe(self, slots: Integers, number: int) -> None:
+    def observe(self, slots: Integers, number: int) -> float:
         # Who joined in this round is not counted: that it came is why it is known.
         counted = slots[self.since[slots] < number] if self.newcomers else slots
         self.visits.add(counted, 1.0)
         self.all_visits += len(counted)
         self.all_rounds += (self.members - self.newcomers) * (number - self.number)
         self.newcomers, self.number = 0, number
+        return self.members * _share(self.all_visits, self.all_rounds) if self.all_rounds else 0.0
 
     def forget(self, slots: Integers) -> None:
         # Their visits stay in q, which would be too small without them.

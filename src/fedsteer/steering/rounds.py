@@ -119,6 +119,8 @@ class Active:
     inverse_probabilities: Floats  # 1 / p_i
     weights: Floats  # a_i = d_i / p_i, capped if asked; 0 if not fresh
     population: PopulationEstimate | None = None  # after this round, if the population is open
+    trust: float = 1.0  # what the estimates of this round count for
+    claimed_sizes: Floats | None = None  # n_i as reported; None: not reported
     update_factors: Floats | None = None  # what shortened the updates; None: they are whole
     whole_norms: Floats | None = None  # |g_i| before that; None: they are whole
 

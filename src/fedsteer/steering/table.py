@@ -46,11 +46,14 @@ class Table(Component):
         self[slots] = self[slots] + amount
 
     def __setitem__(self, slots: Integers, rows: Any) -> None:
-        try:
-            self.values[slots] = rows
-        except IndexError:
-            length = max(2 * len(self.values), int(slots.max()) + 1, 16)
+        self.reaching(slots)[slots] = rows
+
+    def reaching(self, slots: Integers) -> NDArray[Any]:
+        """`values`, to be read and written, with room for these slots."""
+        needed = int(slots.max(initial=-1)) + 1
+        if needed > len(self.values):
+            length = max(2 * len(self.values), needed, 16)
             grown = np.full((length, *self.values.shape[1:]), self.fill, self.values.dtype)
             grown[: len(self.values)] = self.values
             self.values = grown
-            self.values[slots] = rows
+        return self.values

@@ -46,7 +46,7 @@ class ClientsView:
     @property
     def last_seen(self) -> dict[ClientId, int]:
         """The last round each member took part in; 0: none yet."""
-        return self._of_members(self._clients.last_seen)
+        return self._of_members(Table(self._clients.attendance.last))
 
     @property
     def probabilities(self) -> dict[ClientId, float] | None:

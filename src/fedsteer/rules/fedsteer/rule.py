@@ -158,7 +158,10 @@ class FedSteer(Algorithm):
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
             beliefs=SteeredBeliefs(
-                geometry=columns.geometry, products=result.products, old=expected, new=after
+                geometry=columns.geometry,
+                products=result.products,
+                old=active.trust * expected,
+                new=after,
             ),
             scratch=Computed(roles=roles, result=bare, sent=sent, old=old, new=new),
         )
@@ -262,13 +265,13 @@ class FedSteer(Algorithm):
     def _aggregate(
         self, own: FedSteerMemory, active: Active, roles: ColumnRoles, total: Floats, used: Floats
     ) -> Pass:
-        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i.
+        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i, times the trust in all estimates.
 
         `total` is u, and `used` are the s_i of the active clients.
         """
         if active.resized and self.options.refresh == "after":
             total = total + (active.sizes - active.old_sizes) @ used
-        c = total / max(active.total, 1e-300) - active.weights @ used
+        c = active.trust * (total / max(active.total, 1e-300) - active.weights @ used)
         return self._sweep(own, active, roles, c)
 
     def _sweep(

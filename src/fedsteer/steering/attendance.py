@@ -1,0 +1,110 @@
+"""Who came and when: which clients have left, and how far estimates of absent ones are trusted.
+
+**Silence.** A client's usual interval is the longest one between two of its visits so far; or, if
+that is longer, the median over all clients of the same, where the rounds since the last visit count
+too. So clients that come in bursts are not taken for gone because one burst had no gaps, and no
+client is if all of them are rare. A client is gone after `times` usual intervals of silence, and
+not before LEAST rounds; only clients with at least VISITS visits have a usual interval.
+
+**Trust.** What the estimates of absent clients count for in a round:
+
+    t = min(1, 2 C / P)
+    C <- .9 C + clients that came,   P <- .9 P + clients that were predicted to come
+
+The prediction is that of the source of probabilities. If half as many clients come as it says, or
+more, estimates count in full. If fewer come, something has happened to the rest, and what is
+remembered of them no longer moves the model as far. t is known before the round, so the aggregate
+stays as unbiased as it is without.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fedsteer.steering.component import Component
+from fedsteer.steering.kernels import Integers
+from fedsteer.steering.table import Table
+
+VISITS = 3
+LEAST = 100  # rounds of silence
+EVERY = 10  # rounds between two looks
+LAST, LONGEST, COUNT = range(3)
+FADE = 0.9
+ENOUGH = 0.5
+"""So large a share of the clients that were predicted is enough for full trust."""
+
+
+class Silent(NamedTuple):
+    """Slots of clients."""
+
+    gone: Integers
+    fading: Integers  # half way there since the last look
+
+
+@dataclass
+class Trust(Component):
+    """How many clients came in the latest rounds, about ten, and how many were predicted."""
+
+    factor: float = 1.0  # t of the next round
+    came: float = 0.0
+    predicted: float = 0.0
+    expected: float = 0.0  # in the next round
+
+    def observe(self, came: int, expected: float) -> None:
+        """Take in how many clients came; `expected` is the prediction for the next round."""
+        self.came = FADE * self.came + came
+        self.predicted = FADE * self.predicted + self.expected
+        self.expected = expected
+        if self.predicted > 0.0:
+            self.factor = min(1.0, self.came / (ENOUGH * self.predicted))
+
+
+@dataclass
+class Attendance(Component):
+    """Per slot: the last visit (0: never), the longest interval, and the number of visits."""
+
+    visits: Table = field(default_factory=lambda: Table.empty(0, 3, dtype="int64"))
+    trust: Trust | None = None  # None: estimates always count in full
+
+    @property
+    def last(self) -> Integers:
+        """The last visit by slot."""
+        last: Integers = self.visits.values[:, LAST]
+        return last
+
+    def note(
+        self, slots: Integers, number: int, *, came: int, expected: float | None = None
+    ) -> Integers:
+        """These clients are here in round `number`; when they were here before.
+
+        came       how many of them came by themselves
+        expected   how many will in the next round; None: this one tells nothing about trust
+        """
+        if self.trust is not None and expected is not None:
+            self.trust.observe(came, expected)
+        visits = self.visits.reaching(slots)
+        before: Integers = visits[slots, LAST]
+        interval = np.where(before > 0, number - before, 0)
+        visits[slots, LONGEST] = np.maximum(visits[slots, LONGEST], interval)
+        visits[slots, LAST] = number
+        visits[slots, COUNT] += 1
+        return before
+
+    def silent(self, members: Integers, number: int, times: float) -> Silent:
+        """Members that are gone in round `number`, and those that may soon be."""
+        last, longest, count = self.visits[members].T
+        away = number - last
+        usual = np.maximum(longest, np.median(np.maximum(longest, away)) if len(members) else 0)
+        limit = np.maximum(times * usual, LEAST)
+        known = count >= VISITS
+        fading = known & (away > limit / 2) & (away - EVERY <= limit / 2)
+        return Silent(gone=members[known & (away > limit)], fading=members[fading])
+
+    def forget(self, slots: Integers) -> None:
+        """These clients left."""
+        self.visits[slots] = np.zeros((len(slots), 3))
+
+    def restart(self) -> None:
+        """All visits so far were part of a warm-up."""
+        self.visits.values[:] = 0
