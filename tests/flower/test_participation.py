@@ -15,7 +15,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.replies import brief, weighted_metrics
+from fedsteer.flower.replies import headline, tidy, weighted_metrics
 from fedsteer.records import Run
 from tests.files import read_json
 from tests.flower.fake import (
@@ -56,6 +56,11 @@ def with_points(points: float) -> Any:
     return lambda message: reply_with(message, arrays(**INITIAL), points, 9)
 
 
+def from_round(number: int) -> Any:
+    version = {"model-version": number}
+    return lambda message: reply_with(message, arrays(**INITIAL), 10, 9, **version)
+
+
 def empty(message: Message) -> Message:
     return Message(RecordDict(), reply_to=message)
 
@@ -78,6 +83,9 @@ def empty(message: Message) -> Message:
         (bad(w=np.full(5, np.nan, np.float32)), "non-finite"),
         (bad(w=np.full(5, 1e300)), "non-finite"),
         (bad(n=np.array(np.inf)), "not finite"),
+        (bad(n=np.array(1e30)), "not finite in its type"),
+        (bad(w=np.ones(5, np.int64)), "type int64, not <f4"),
+        (from_round(7), "from the model of round 7, not"),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -362,11 +370,20 @@ def test_a_run_of_plain_fedavg_can_be_taken_over() -> None:
     assert 0 < np.abs(after - goal).max() < np.abs(before - goal).max()
 
 
-def test_reasons_are_one_line() -> None:
-    trace = "Traceback:\n  File x\n\x1b[36mray\x1b[39m\nValueError: no disk\n\n"
-    assert brief(trace) == "ValueError: no disk"
-    assert brief("") == brief(None) == "no reason given"
-    assert len(brief("x" * 5000)) == 200
+def test_reasons_are_whole_in_the_records_and_one_line_in_the_log() -> None:
+    trace = tidy("Traceback:\n  File x\n\x1b[36mray\x1b[39m\nValueError: no disk\n\n")
+    assert trace == "Traceback:\n  File x\nray\nValueError: no disk"
+    assert headline(trace) == "ValueError: no disk"
+    raised = "<class 'torch.cuda.OutOfMemoryError'>:<'Out of memory.\n\ttried to allocate'>"
+    assert tidy(raised) == "OutOfMemoryError: Out of memory.\n\ttried to allocate"
+    assert headline(tidy(raised)) == "OutOfMemoryError: Out of memory."
+    wrapped = (
+        "<class 'flwr.clientapp.client_app.ClientAppException'>:"
+        "<'\nException ClientAppException occurred. Message: no such file'>"
+    )
+    assert tidy(wrapped) == "ClientAppException: no such file"
+    assert tidy("") == tidy(None) == tidy(" \n") == headline("no reason given")
+    assert len(tidy("x" * 5000)) == 2000 and len(headline("x" * 5000)) == 200
 
 
 def test_a_stranger_to_a_given_population_is_left_out(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def sample(
 class Asked:
     """A round that has been sent out and not been answered yet."""
 
+    number: int
     requests: Requests
     online: set[int]
     share: float  # of the nodes online that was sampled

@@ -3,14 +3,14 @@
 Flower's node ids are random: they change when an unkeyed SuperNode restarts and in every new
 simulation. A client is therefore known by the first of these that it has:
 
-    key-...      its public key, if SuperNodes are authenticated; survives every restart
+    key-...      its public key, if SuperNodes are authenticated; survives every restart, and what
+                 the client reports about itself means nothing then
     client-...   the id it reports, such as its partition; a prefix "client-" is not doubled
     node-...     its bare node id
 
-No client can take over another's memory. Two claims to one id in a round are both refused. With
-authenticated nodes, a reported id belongs to the key that used it first. Without, it belongs to the
-node that used it last while that node is online, and a node cannot change its id. One gap remains
-without keys: a claim made while the real client is away.
+No client can take over another's memory. Without keys, two claims to one id in a round are both
+refused, an id belongs to the node that used it last while that node is online, and a node cannot
+change its id. One gap remains: a claim made while the real client is away.
 """
 
 from collections import Counter
@@ -56,7 +56,6 @@ class Identities:
     authenticated: bool = False
     keys: dict[int, str] = field(default_factory=dict)  # node id -> key-...
     names: dict[int, str] = field(default_factory=dict)  # node id -> client-... as it reported
-    owners: dict[str, str] = field(default_factory=dict)  # reported id -> first key-... to use it
     left: set[str] = field(default_factory=set)  # clients that have left for good at some time
     nameless_told: bool = False  # once per process, so not in the checkpoint
 
@@ -91,7 +90,6 @@ class Identities:
         self.left |= set(names)
         self.keys = {node: key for node, key in self.keys.items() if key not in names}
         self.names = {node: name for node, name in self.names.items() if name not in names}
-        self.owners = {said: key for said, key in self.owners.items() if key not in names}
 
     def resolve(
         self, claims: Mapping[int, str | None], online: Collection[int]
@@ -106,11 +104,7 @@ class Identities:
                 refused[node] = f"{name} was claimed by {claimed[name]} nodes in one round"
                 del clients[node]
         for node, name in clients.items():
-            if (reported := claims[node]) is None:
-                continue
-            if self.authenticated:
-                self.owners.setdefault(reported, name)
-            else:
+            if claims[node] is not None and not self.authenticated:
                 others = {other: held for other, held in self.names.items() if held != name}
                 self.names = others | {node: name}
         return clients, refused
@@ -122,11 +116,8 @@ class Identities:
         before = self.expected(node)
         if not self.trusts(node):
             return before, "has no public key although nodes must be authenticated"
-        if reported is None:
+        if reported is None or self.authenticated:
             return before, ""
-        if self.authenticated:
-            own = self.owners.get(reported, before) == before
-            return before, "" if own else f"reports id {reported!r}, which belongs to another key"
         name = client_name(reported, ("client-",))  # it cannot become a key or node by saying so
         if node in self.names and before != name:
             return name, f"reports id {reported!r} but was {before} before"
@@ -167,13 +158,12 @@ class Identities:
         return {
             "keys": list(self.keys.items()),
             "names": list(self.names.items()),
-            "owners": self.owners,
             "left": sorted(self.left),
         }
 
     def restore(self, packed: Mapping[str, Any]) -> None:
         self.keys, self.names = dict(packed["keys"]), dict(packed["names"])
-        self.owners, self.left = dict(packed["owners"]), set(packed["left"])
+        self.left = set(packed["left"])
 
 
 def few(names: Collection[str]) -> str:

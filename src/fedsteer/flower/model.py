@@ -104,11 +104,22 @@ class Layout:
             array = arrays[piece.name]
             if array.shape != piece.shape:
                 raise Malformed(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
-            if array.dtype.kind not in "fiub":
-                raise Malformed(f"{piece.name!r} has type {array.dtype}")
+            if array.dtype.kind not in ("f" if piece.place is not None else "fiub"):
+                raise Malformed(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
             # The rule checks the steered arrays, which it reads anyway.
-            if piece.place is None and not np.isfinite(array).all():
-                raise Malformed(f"{piece.name!r} is not finite")
+            if piece.place is None and not _fits(array, np.dtype(piece.dtype)):
+                raise Malformed(f"{piece.name!r} is not finite in its type, {piece.dtype}")
+
+
+def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether every number is finite and within the range of the type it will have."""
+    if dtype.kind == "b":
+        low, high = 0.0, 1.0
+    else:
+        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+        low, high = float(limits.min), float(limits.max)
+    lowest, highest = array.min(initial=0), array.max(initial=0)
+    return bool(np.isfinite(array).all() and low <= lowest and highest <= high)
 
 
 def averaged(rests: Sequence[Named], sizes: Sequence[float], old: Named) -> Arrays:

@@ -18,14 +18,24 @@ from numpy.typing import NDArray
 from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, Malformed, to_named
+from fedsteer.flower.outdated import SentModels
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
 
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
-LONGEST_REASON = 200
+VERSION_KEY = "model-version"
+"""Where a client may say which round's model it began from: the "server-round" it was sent."""
+LONGEST_REASON = 2000
+LONGEST_LINE = 200
 MOST_WARNINGS = 3
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+RAISED = re.compile(
+    r"<class '(?:\w+\.)*(?P<kind>\w+)'>:<'"
+    r"(?:\s*Exception \w+ occurred\. Message: )?(?P<message>.*)'>",
+    re.DOTALL,
+)
+"""How Flower writes an exception of a ClientApp."""
 
 
 @dataclass(eq=False)
@@ -65,23 +75,41 @@ def read_replies(
     identities: Identities,
     weighted_by_key: str,
 ) -> Reading:
-    contents, failed = _sort_out(replies, asked)
+    """Turn replies into updates, one by one, and let go of their arrays."""
+    node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked.messages}
     read: dict[int, Reply] = {}
-    for node, content in contents.items():
-        try:
-            read[node] = _parse(node, content, asked.sent[node], layout, weighted_by_key)
-        except Exception as error:  # bytes from outside can be wrong in any way
-            failed[node] = f"sent a malformed reply: {brief(str(error))}"
+    failed: dict[int, str] = {}
+    received = 0
+    for reply in replies:
+        # The SuperLink answers for a node that is gone, so the source alone says nothing.
+        source = reply.metadata.src_node_id
+        node = node_of.get(reply.metadata.reply_to_message_id, source)
+        if node not in asked.sent:
+            failed[node] = "was not asked in this round"
+        elif reply.has_error():
+            failed[node] = f"failed: {tidy(reply.error.reason)}"
+        elif node != source:
+            failed[source] = f"answered for node {node}"
+        elif node not in read:
+            content = reply.content
+            received += array_bytes([content])
+            try:
+                read[node] = _parse(node, content, asked, layout, weighted_by_key)
+            except Exception as error:  # bytes from outside can be wrong in any way
+                failed[node] = f"sent a malformed reply: {tidy(str(error))}"
+            for name in list(content.array_records):
+                del content[name]
+    for node in asked.sent.keys() - read.keys():
+        failed.setdefault(node, "did not answer in time")
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
-    warn_of("node %s %s", failed)
     for node, client in clients.items():
         read[node].client = client
     return Reading(
         usable=sorted((read[node] for node in clients), key=lambda reply: reply.client),
         failed={asked.clients.get(n, f"node-{n}"): reason for n, reason in failed.items()},
-        received=array_bytes(contents.values()),
+        received=received,
     )
 
 
@@ -101,53 +129,45 @@ def leave_out_mistaken(
     for reply in mistaken:
         assumed = asked.clients[reply.node]
         if assumed in own or reply.client in own:
-            reason = f"was taken for {assumed} and received what is meant for it"
             reading.usable.remove(reply)
-            reading.failed[reply.client] = reason
-            log(WARNING, "fedsteer: %s %s; its next update counts", reply.client, reason)
+            reading.failed[reply.client] = (
+                f"was taken for {assumed} and received what is meant for it; its next update counts"
+            )
 
 
-def warn_of(words: str, reasons: Mapping[Any, object]) -> None:
-    """Log the first few; clients.jsonl names all."""
-    for name, reason in list(reasons.items())[:MOST_WARNINGS]:
-        log(WARNING, f"fedsteer: {words}", name, reason)
-    if (more := len(reasons) - MOST_WARNINGS) > 0:
+def leave_out_outdated(reading: Reading, models: SentModels) -> None:
+    """Leave out updates that began from the model of an earlier round."""
+    for reply in list(reading.usable):
+        if (number := models.origin(reply.client, reply.update)) is not None:
+            reading.usable.remove(reply)
+            reading.failed[reply.client] = f"began from the model of round {number}"
+
+
+def warn_of(words: str, clients: Mapping[Any, object]) -> None:
+    """Log the first few clients and the headline of what is said of each; clients.jsonl has all."""
+    for client, said in list(clients.items())[:MOST_WARNINGS]:
+        shown = headline(said) if isinstance(said, str) else said
+        log(WARNING, f"fedsteer: {words}", client, shown)
+    if (more := len(clients) - MOST_WARNINGS) > 0:
         log(WARNING, "fedsteer: and %s more, see clients.jsonl", more)
 
 
-def brief(reason: str | None) -> str:
-    """The last line of a reason: Flower passes on whole tracebacks."""
-    lines = [line.strip() for line in COLOUR.sub("", reason or "").splitlines() if line.strip()]
-    return lines[-1][:LONGEST_REASON] if lines else "no reason given"
+def tidy(reason: str | None) -> str:
+    """What a client says of its failure, without what Flower wraps it in."""
+    text = COLOUR.sub("", reason or "").strip()
+    if found := RAISED.fullmatch(text):
+        text = f"{found['kind']}: {found['message'].strip()}"
+    return text[:LONGEST_REASON].strip() or "no reason given"
 
 
-def _sort_out(
-    replies: Iterable[Message], asked: Asked
-) -> tuple[dict[int, RecordDict], dict[int, str]]:
-    """Contents by node; and by node, why there is no content."""
-    node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked.messages}
-    contents: dict[int, RecordDict] = {}
-    failed: dict[int, str] = {}
-    for reply in replies:
-        # The SuperLink answers for a node that is gone, so the source alone says nothing.
-        source = reply.metadata.src_node_id
-        node = node_of.get(reply.metadata.reply_to_message_id, source)
-        if node not in asked.sent:
-            failed[node] = "was not asked in this round"
-        elif reply.has_error():
-            failed[node] = f"failed: {brief(reply.error.reason)}"
-        elif node != source:
-            failed[source] = f"answered for node {node}"
-        else:
-            contents.setdefault(node, reply.content)
-    for node in asked.sent:
-        if node not in contents:
-            failed.setdefault(node, "did not answer in time")
-    return contents, failed
+def headline(reason: str) -> str:
+    """The line that says most: the first one or, of a traceback, the last one."""
+    lines = reason.splitlines()
+    return lines[-1 if "Traceback" in lines[0] else 0][:LONGEST_LINE]
 
 
 def _parse(
-    node: int, content: RecordDict, sent: NDArray[Any], layout: Layout, weighted_by_key: str
+    node: int, content: RecordDict, asked: Asked, layout: Layout, weighted_by_key: str
 ) -> Reply:
     records = list(content.array_records.values())
     if len(records) != 1:
@@ -157,10 +177,14 @@ def _parse(
     size = data_points(content, weighted_by_key)
     if size is None:
         raise Malformed(f"no positive {weighted_by_key!r} in its metrics")
+    version = number_in({**content.metric_records, **content.config_records}, VERSION_KEY)
+    if version is not None and version != asked.number:
+        raise Malformed(f"it began from the model of round {version:g}, not {asked.number}")
     numbers = {name: number_in(content.metric_records, key) for name, key in REPORTED.items()}
     losses = [number_in(content.metric_records, key) for key in LOSS_KEYS]
+    update = layout.flatten(named)
     with np.errstate(over="ignore", invalid="ignore"):
-        update = sent - layout.flatten(named)
+        np.subtract(asked.sent[node], update, out=update)
     return Reply(
         node=node,
         client="",  # `read_replies` fills it in

@@ -14,6 +14,7 @@ from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
+from fedsteer.flower.outdated import SentModels
 from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.store import RunStore
 from fedsteer.records.files import plain
@@ -38,6 +39,7 @@ class ServerRun:
     model: GlobalModel
     state: State
     moments: State
+    sent_models: SentModels
     number = 0  # of the last finished round
     trained: int  # rounds without the warm-up
     used: int  # updates that the rule used, including those of a warm-up
@@ -94,6 +96,7 @@ class ServerRun:
         self.number, self.trained, self.used = saved["number"], saved["trained"], saved["used"]
         self.totals = Totals(**saved["totals"])
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
+        self.sent_models = SentModels(model.layout.dim)
         self.begun = True  # not earlier: a start that was refused is refused again
 
     def _manifest(self, dim: int) -> dict[str, Any]:
@@ -157,6 +160,7 @@ class ServerRun:
                 + ("choose another folder" if folder else "make a new strategy")
             )
         self.model.take(arrays)
+        self.sent_models.note(number, self.model.vector)
         self.let_leave()
         self.store.round_begins()
 
@@ -260,6 +264,8 @@ class ServerRun:
         return row
 
     def save(self) -> None:
+        if self.store.records is None:
+            return
         arrays, server = pack_server(self.state, self.moments, self.model.vector)
         run = {
             "number": self.number,

@@ -18,7 +18,14 @@ from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.options import clients_named, from_run_config, split_options
-from fedsteer.flower.replies import data_points, leave_out_mistaken, read_replies, weighted_metrics
+from fedsteer.flower.replies import (
+    data_points,
+    leave_out_mistaken,
+    leave_out_outdated,
+    read_replies,
+    warn_of,
+    weighted_metrics,
+)
 from fedsteer.flower.run import ServerRun
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
@@ -197,6 +204,7 @@ class RuleStrategy(Strategy):
         everyone, refreshed = set(requests.everyone), set(requests.refresh)
         config["server-round"] = server_round
         self._asked = asked = Asked(
+            number=server_round,
             requests=requests,
             online=set(online),
             share=len(sampled) / max(len(online), 1),
@@ -227,6 +235,9 @@ class RuleStrategy(Strategy):
         for hint in hints:
             log(WARNING, "fedsteer: %s", hint)
         leave_out_mistaken(reading, asked, self.rule, run.state, server_round)
+        if "starts" not in self.rule.needs:
+            leave_out_outdated(reading, run.sent_models)
+        warn_of("%s %s", reading.failed)
         fresh = []
         try:
             step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
