@@ -320,7 +320,7 @@ def test_a_refused_round_has_all_columns(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(strategy.rule, "step", refuse)
     strategy.start(grid, arrays(**INITIAL), num_rounds=2)
     used, refused = Run(tmp_path).rounds
-    assert set(used) - set(refused) <= {"variance", "condition"}  # which it lacks
+    assert set(used) - set(refused) <= {"variance", "condition", "training"}  # which it lacks
     assert set(refused) <= set(used)
     assert used["refreshed"] == refused["refreshed"] == 2 and refused["asked"] == 4
 

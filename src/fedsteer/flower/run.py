@@ -1,6 +1,6 @@
 """The server's side of a run: everything that a checkpoint holds, and how a round changes it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
@@ -233,7 +233,12 @@ class ServerRun:
         return fresh
 
     def end_round(
-        self, number: int, asked: Asked, reading: Reading, diagnostics: Diagnostics
+        self,
+        number: int,
+        asked: Asked,
+        reading: Reading,
+        diagnostics: Diagnostics,
+        metrics: Mapping[str, Any],
     ) -> dict[str, Any]:
         """End the round: write down what happened and save; return its row of rounds.jsonl."""
         training = diagnostics.phase == "train"
@@ -254,6 +259,7 @@ class ServerRun:
             failed=len(reading.failed),
             **columns,
             train_loss=float(np.mean(losses)) if losses else None,
+            training=dict(metrics) or None,
         )
         extras = {reply.client: reply.columns for reply in reading.usable}
         collected = set(asked.requests.collect)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import flwr
+from flwr.app import ArrayRecord
+from safetensors.numpy import save
 
 from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.flower.model import to_named
 from fedsteer.records import RecordWriter, Run
-from fedsteer.records.files import plain
-from fedsteer.records.names import CHECKPOINT, FAILURE, RESULT, stream_file
+from fedsteer.records.files import plain, write_atomically
+from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
@@ -29,6 +32,8 @@ class RunStore:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self.pending: Row | None = None  # row of the round that has not been evaluated yet
+        self.first_evaluation: Row = {}  # by the server, before the first round
+        self.best: tuple[bool, float] | None = None  # merit of the best model so far
         self.records: RecordWriter | None = None
         self._round_began = time.perf_counter()
 
@@ -50,7 +55,7 @@ class RunStore:
         arrays, run, offsets = found
         if "identities" not in run:
             raise DataError(f"{self.folder / CHECKPOINT} is not a checkpoint of a Flower run")
-        self.pending = run["pending"]
+        self.pending, self.first_evaluation = run["pending"], run["first_evaluation"]
         rows = Run(self.folder).rows("rounds")
         if rows and self.pending is not None and rows[-1]["round"] == self.pending["round"]:
             # The run ended after the evaluation: keep the row, and its time if that was written.
@@ -65,10 +70,10 @@ class RunStore:
         """Start a new run, and drop the records of an older one in this folder."""
         if self.folder is None:
             return
-        self.pending = None
+        self.pending, self.first_evaluation, self.best = None, {}, None
         records = self.records = self.records or RecordWriter(self.folder)
         records.erase()
-        for name in (RESULT, FAILURE, CHECKPOINT):
+        for name in (RESULT, FAILURE, CHECKPOINT, MODEL, BEST):
             (self.folder / name).unlink(missing_ok=True)
         records.manifest(manifest, flwr=flwr.__version__)
 
@@ -88,7 +93,31 @@ class RunStore:
 
     def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
         if self.records is not None:
-            self.records.save(arrays, dict(run) | {"pending": self.pending})
+            evaluations = {"pending": self.pending, "first_evaluation": self.first_evaluation}
+            self.records.save(arrays, dict(run) | evaluations)
+
+    def write_model(self, name: str, arrays: ArrayRecord) -> None:
+        """Write a model by the names that the user gave its arrays."""
+        if self.folder is not None:
+            write_atomically(self.folder / name, save(to_named(arrays)))
+
+    def rows(self) -> list[Row]:
+        """The rounds on disk."""
+        if self.records is None:
+            return []
+        self.records.offsets()  # writes out what is still in memory
+        return Run(self.records.folder).rows("rounds")
+
+    def keep_best(self, arrays: ArrayRecord) -> None:
+        """Write the model if no round on disk has as good an evaluation as this one."""
+        merit = merit_of(self.pending or {})
+        if merit is None or self.records is None:
+            return
+        if self.best is None:
+            self.best = max(filter(None, map(merit_of, self.rows())), default=None)
+        if self.best is None or merit > self.best:
+            self.best = merit
+            self.write_model(BEST, arrays)
 
     def evaluated(self, metrics: Mapping[str, Any], source: str) -> None:
         """Add an evaluation by "clients" or "server" to the row; the server's has priority."""
@@ -118,7 +147,7 @@ class RunStore:
         if self.records is None:
             return
         last: Row = {}
-        for row in Run(self.records.folder).rows("rounds"):
+        for row in self.rows():
             last = {key: row[key] for key in EVALUATION if key in row} or last
         seconds = {"seconds": self.records.seconds}
         self.records.finish({"finished": True} | last | dict(totals) | seconds)
@@ -128,6 +157,13 @@ class RunStore:
         if self.records is not None:
             self.records.close()
             self.records = None
+
+
+def merit_of(row: Row) -> tuple[bool, float] | None:
+    """How good an evaluation is: an accuracy beats every loss."""
+    if "accuracy" in row:
+        return True, row["accuracy"]
+    return (False, -row["loss"]) if "loss" in row else None
 
 
 def accuracy_and_loss(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -13,10 +13,12 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
 from fedsteer.flower.identity import client_name
+from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
 from fedsteer.flower.replies import (
     data_points,
@@ -29,15 +31,11 @@ from fedsteer.flower.replies import (
 from fedsteer.flower.run import ServerRun
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
-COUNTS = ("active", "fresh", "dropped", "failed", "columns")
-SIZES = ("variance", "bound_factor", "delta_norm", "weight_sum")
-"""Columns of rounds.jsonl that are also train metrics."""
 OWN_STARTS = (
     "clients continue from models of their own: a wrapper that clips around the global model would "
     "cut them short"
 )
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class RuleStrategy(Strategy):
@@ -96,74 +94,21 @@ class RuleStrategy(Strategy):
         try:
             self.run.begin(initial_arrays)
             self.run.let_leave(save=True)
+            log(INFO, "Starting %s strategy:", type(self).__name__)
+            log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
             self.summary()
-            train, evaluate = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-            return self._run_rounds(grid, num_rounds, train, evaluate, evaluate_fn)
+            return run_rounds(
+                self,
+                grid,
+                num_rounds,
+                self._timeout,
+                train_config or ConfigRecord(),
+                evaluate_config or ConfigRecord(),
+                evaluate_fn,
+            )
         finally:
             self._asked = None
             self.run.store.close()
-
-    def _run_rounds(
-        self,
-        grid: Grid,
-        num_rounds: int,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: EvaluateFunction | None,
-    ) -> Result:
-        """Run the rounds that are left. If the last evaluation was cut short, repeat it first."""
-        run, store, result = self.run, self.run.store, Result()
-        result.arrays = run.model.record()
-
-        def ask(messages: Iterable[Message]) -> Iterable[Message]:
-            wanted = list(messages)
-            return grid.send_and_receive(wanted, timeout=self._timeout) if wanted else []
-
-        def evaluate_on_server(number: int) -> None:
-            if evaluate_fn is None:
-                return
-            if (found := evaluate_fn(number, result.arrays)) is not None:
-                log(INFO, "\t└──> evaluation by the server: %s", found)
-                result.evaluate_metrics_serverapp[number] = found
-                store.evaluated(found, "server")
-            averaged = run.averaged
-            if averaged is not None and (found := evaluate_fn(number, averaged)) is not None:
-                log(INFO, "\t└──> of the averaged model: %s", found)
-                store.evaluated(found, "average")
-
-        def evaluate(number: int) -> None:
-            messages = self.configure_evaluate(number, result.arrays, evaluate_config, grid)
-            found = self.aggregate_evaluate(number, ask(messages))
-            if found is not None:
-                log(INFO, "\t└──> evaluation by clients: %s", found)
-                result.evaluate_metrics_clientapp[number] = found
-            evaluate_on_server(number)
-            store.close_round()
-
-        if run.number < num_rounds:
-            await_registration(grid, self.options)
-        if run.number == 0:
-            evaluate_on_server(0)
-        else:
-            where = self.options.folder or "memory"
-            log(INFO, "fedsteer: resuming after round %s from %s", run.number, where)
-            if store.pending is not None:
-                evaluate(run.number)
-        for number in range(run.number + 1, num_rounds + 1):
-            log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            messages = self.configure_train(number, result.arrays, train_config, grid)
-            arrays, metrics = self.aggregate_train(number, ask(messages))
-            result.arrays = result.arrays if arrays is None else arrays
-            if metrics is not None:
-                log(INFO, "\t└──> training: %s", metrics)
-                result.train_metrics_clientapp[number] = metrics
-            evaluate(number)
-        if run.number and not run.used:
-            hint = "no reply in %s rounds could be used: the model is the one that it began with"
-            log(WARNING, f"fedsteer: {hint}", run.number)
-        store.finish(run.totals.result(run.number, run.trained))
-        result.arrays = run.averaged or result.arrays
-        return result
 
     def leave(self, clients: Iterable[int | str]) -> None:
         """Remove clients for good, with all that is known of them; a stranger is an error.
@@ -248,14 +193,16 @@ class RuleStrategy(Strategy):
         else:
             diagnostics = step.diagnostics
             fresh = run.take_step(step, reading.usable)
-        self._asked = None
-        row = run.end_round(server_round, asked, reading, diagnostics)
+        self._asked, failure = None, None
+        try:
+            metrics = self.train_metrics([r.content for r in fresh], key) if fresh else None
+        except Exception as error:  # the user's own: raised once the round is on disk
+            metrics, failure = None, error
+        row = run.end_round(server_round, asked, reading, diagnostics, metrics or {})
         arrays = run.model.record()
-        # If the user's function raises, the round is finished and on disk.
-        metrics = self.train_metrics([r.content for r in fresh], key) if fresh else MetricRecord()
-        for column in (*COUNTS, *SIZES):
-            metrics[f"fedsteer-{column.replace('_', '-')}"] = row[column]
-        return arrays, metrics
+        if failure is not None:
+            raise failure
+        return arrays, train_metrics(row | {"training": metrics})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

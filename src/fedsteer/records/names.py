@@ -8,6 +8,7 @@ STREAMS = ("rounds", "clients", "timing")
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.safetensors"
 MODEL = "model.safetensors"
+BEST = "best.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 FAILURE = "failure.json"
 RESULT = "result.json"
