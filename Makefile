@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine test-ray bench bench-peers results format clean
+.PHONY: help install run test lint types tests test-slow test-engine chaos test-ray bench bench-peers results format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ test-slow: install ## the tests that take minutes
 
 test-engine: install ## Flower's real engine: SuperLink and SuperNodes as processes on loopback
 	$(BIN)/pytest -m engine
+
+chaos: install ## faults as real federations have them, on a grid in one process and on Flower's engine
+	$(BIN)/pytest -m chaos
 
 test-ray: install ## runs on a Ray cluster of this machine; installs ray first
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[ray]'
