@@ -50,6 +50,11 @@ class Clients(Component):
     attendance: Attendance = field(default_factory=Attendance)
     away: Table = field(default_factory=lambda: Table.empty(0))  # n_i of clients that fell silent
 
+    @property
+    def clock(self) -> int:
+        """The last round as sources of probabilities count them: without idle ones."""
+        return self.number - self.idle
+
     def members(self) -> list[ClientId]:
         """The ids of all members."""
         ids = self.roster.everyone()
@@ -82,7 +87,7 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         slots = self.roster.preview(round.clients)
         count, old_sizes = len(slots), self.sizes[slots]
-        sizes, strangers = self._believed_sizes(checked, slots, old_sizes)
+        sizes, strangers = self._believed_sizes(round.sizes, slots, old_sizes)
         faults = strangers | faults
         if faults or kernels is None:
             return None, faults
@@ -101,14 +106,12 @@ class Clients(Component):
         if resized:
             total += float((sizes - old_sizes).sum())
         if not self.closed:
-            drift = self.source.drift(slots, clock, fresh) if uses_probabilities else 1.0
-            population = self.population.after(
+            population = self._grown_population(slots, sizes - old_sizes).after(
                 sizes=sizes,
                 old_sizes=old_sizes,
                 inverse_probabilities=inverse,
-                counted=self.population.fade * self.counted[slots],
                 fresh=fresh,
-                drift=drift,
+                drift=self.source.drift(slots, clock, fresh) if uses_probabilities else 1.0,
             )
             if uses_probabilities:
                 total = population.total(seen=total)
@@ -137,31 +140,34 @@ class Clients(Component):
         return active, {}
 
     def _believed_sizes(
-        self, checked: Checked, slots: Integers, old_sizes: Floats
+        self, reported: Floats | None, slots: Integers, known: Floats
     ) -> tuple[Floats, Faults]:
-        """n_i for this round, and who has none."""
-        sizes = checked.round.sizes
-        if sizes is not None:
-            if checked.faults or self.size_bound is None:
-                return sizes, {}
-            return self.size_bound.limit(sizes, old_sizes), {}
-        known = old_sizes > 0
+        """n_i for this round, and who has none; `known` are those before it."""
+        if not known.all():
+            known = np.where(known > 0, known, self.away[slots])  # some fell silent and are back
+        if reported is not None:
+            bound = self.size_bound
+            return (reported if bound is None else bound.limit(reported, known)), {}
+        strangers = np.flatnonzero(known <= 0)
         if not self.closed:
-            return np.where(known, old_sizes, 1.0), {}
-        if known.all():
-            return old_sizes, {}
-        sizes = np.where(known, old_sizes, self.away[slots])  # some fell silent and are back
+            known[strangers] = 1.0
+            return known, {}
         reason = "is unknown, and its number of data points was not given: it cannot join"
-        return sizes, dict.fromkeys(np.flatnonzero(sizes <= 0).tolist(), reason)
+        return known, dict.fromkeys(strangers.tolist(), reason)
+
+    def _grown_population(self, slots: Integers, growth: Floats) -> PopulationEstimate:
+        """The population if these clients had always had so many points more each."""
+        counted = self.population.fade * self.counted[slots]
+        return self.population.grown(float(growth @ counted))
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""
         staying = self.sizes.values.copy()
         staying[slots] = 0.0
         total = float(staying.sum())
-        if uses_probabilities and not self.closed and self.rounds:
+        if uses_probabilities and not self.closed:
             leaving = float(self.sizes[slots].sum())
-            return self.population.without(leaving).total(seen=total)
+            return self.population.grown(-leaving).total(seen=total)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -182,26 +188,26 @@ class Clients(Component):
         """Take in the round; when its clients were last seen before it (0: never).
 
         Warm-up rounds (`training` False) count no participation. Nor do rounds without a fresh
-        update, if they hold the model: for estimated p_i, they never were.
+        update, if they hold the model (`held`): for estimated p_i, they never were.
         """
         if active.resized:
             self.sizes[active.slots] = active.sizes
             self.total += float((active.sizes - active.old_sizes).sum())
             if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
                 self.total = float(self.sizes.values.sum())
-        number, came, expected = active.round.number, active.slots[active.fresh], None
-        if training:
-            self.rounds += 1
-        if training and held:
+        came, expected = active.slots[active.fresh], None
+        self.number = active.round.number
+        self.rounds += training
+        if training and held and not len(came):
             self.idle += 1
+            self.population = self._grown_population(active.slots, active.sizes - active.old_sizes)
         elif training:
             if active.population is not None:
                 self._count(active, active.population)
-            expected = self.source.observe(came, number - self.idle)
+            expected = self.source.observe(came, self.clock)
         if self.size_bound is not None and active.round.sizes is not None:
             self.size_bound.keep(active.sizes)
-        self.number = number
-        return self.attendance.note(active.slots, number, came=len(came), expected=expected)
+        return self.attendance.note(active.slots, self.number, came=len(came), expected=expected)
 
     def _count(self, active: Active, population: PopulationEstimate) -> None:
         """Take in the population's estimate, and for how much of it each client stands."""
@@ -214,7 +220,7 @@ class Clients(Component):
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""
-        self.source.restart(self.number)
+        self.source.restart(self.clock)
         self.attendance.restart()
 
     def resolve(self, clients: Iterable[ClientId]) -> tuple[list[ClientId], Integers]:
@@ -231,18 +237,18 @@ class Clients(Component):
         """Forget these members; those that left `silently` can return as they were."""
         names, slots = self.resolve(clients)
         sizes = self.sizes[slots]
-        if silently and self.closed:
-            self.away[slots] = sizes
+        returning = silently and self.closed
+        if returning or len(self.away.values):
+            self.away[slots] = sizes if returning else 0.0
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.source.forget(slots)
-        leaving = float(sizes.sum())
-        self.population = self.population.without(leaving)
+        self.population = self.population.grown(-float(sizes.sum()))
         self.counted[slots] = 0.0
         self.sizes[slots] = 0.0
         self.total = float(self.sizes.values.sum())
         self.attendance.forget(slots)
-        if not (silently and self.closed):
+        if not returning:
             self.roster.remove(names)
 
 
