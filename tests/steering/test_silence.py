@@ -18,8 +18,8 @@ def looked(
     last: list[int], longest: list[int], count: list[int], number: int = 1000, times: float = 5.0
 ) -> Any:
     visits = np.column_stack([last, longest, count])
-    found = Attendance(Table(visits)).silent(np.arange(len(last)), number, times)
-    return found.gone.tolist(), found.fading.tolist()
+    gone, fading = Attendance(Table(visits)).silent(np.arange(len(last)), number, times)
+    return gone.tolist(), fading.tolist()
 
 
 def test_silence_is_measured_in_usual_intervals() -> None:

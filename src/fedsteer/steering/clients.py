@@ -233,6 +233,18 @@ class Clients(Component):
             raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
         return names, slots
 
+    def silent(self, times: float) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
+        """Members gone after `times` usual intervals of silence, and those half way there.
+
+        Each with its rounds of silence.
+        """
+        last, members = self.attendance.last, np.flatnonzero(self.sizes.values > 0)
+        gone, fading = (
+            {self.roster.name(slot): self.number - int(last[slot]) for slot in slots.tolist()}
+            for slots in self.attendance.silent(members, self.number, times)
+        )
+        return gone, fading
+
     def leave(self, clients: Sequence[ClientId], *, silently: bool = False) -> None:
         """Forget these members; those that left `silently` can return as they were."""
         names, slots = self.resolve(clients)
