@@ -300,7 +300,7 @@ class Rule:
             inverse_probabilities=active.inverse_probabilities,
             last_seen=last_seen,
             unbiased=active.weights if weighted else None,
-            beliefs=outcome.beliefs,
+            believe=outcome.believe,
         )
         return Step(delta=delta, state=new_state, diagnostics=diagnostics, action=outcome.action)
 

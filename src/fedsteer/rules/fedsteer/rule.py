@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -29,7 +30,6 @@ from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.drift import Drift, Sent
-from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, takeovers
 from fedsteer.rules.fedsteer.selection import Owners, first_owners
@@ -157,8 +157,8 @@ class FedSteer(Algorithm):
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
-            beliefs=SteeredBeliefs(
-                geometry=columns.geometry,
+            believe=partial(
+                columns.geometry.beliefs,
                 products=result.products,
                 old=active.trust * expected,
                 new=after,
