@@ -61,7 +61,6 @@ class Attendance(Component):
 
     @property
     def last(self) -> Integers:
-        """The last visit by slot."""
         last: Integers = self.visits.values[:, LAST]
         return last
 
@@ -94,7 +93,6 @@ class Attendance(Component):
         return members[known & (away > limit)], members[fading]
 
     def forget(self, slots: Integers) -> None:
-        """These clients left."""
         self.visits[slots] = 0
 
     def restart(self) -> None:

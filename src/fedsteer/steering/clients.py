@@ -56,7 +56,6 @@ class Clients(Component):
         return self.number - self.idle
 
     def members(self) -> list[ClientId]:
-        """The ids of all members."""
         ids = self.roster.everyone()
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
@@ -93,10 +92,8 @@ class Clients(Component):
             return None, faults
         resized = round.sizes is not None or not self.closed or bool((old_sizes <= 0).any())
         probabilities, clock = round.probabilities, round.number - self.idle
-        fresh = np.ones(count, dtype=bool)
-        if round.refresh:
-            refreshed = set(round.refresh)
-            fresh = np.array([client not in refreshed for client in round.clients])
+        refreshed = set(round.refresh or ())
+        fresh = np.array([client not in refreshed for client in round.clients], dtype=bool)
         passed = probabilities is not None and isinstance(self.source, Known)
         if uses_probabilities and not passed:
             inverse = self.source.inverse(slots, clock, fresh)
@@ -267,12 +264,9 @@ class Clients(Component):
 def enrol_population(
     dim: int, sizes: Sizes | None, source: ProbabilitySource, bound: NormBound | None
 ) -> Clients:
-    """The clients known before the first round."""
     if not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ConfigurationError(f"dim must be at least 1, not {dim}")
-    roster = Roster()
-    table = Table.empty(0)
-    total = 0.0
+    roster, values = Roster(), np.zeros(0)
     if sizes is not None:
         points = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
         try:
@@ -292,20 +286,17 @@ def enrol_population(
         if isinstance(sizes, Mapping):
             roster.enrol(plain_ids(sizes))
             # `enrol` hands out slots in id order, whatever the order of the mapping.
-            table = Table(values[np.argsort(roster.find(list(sizes)))])
+            values = values[np.argsort(roster.find(list(sizes)))]
         else:
             roster = Roster(dense=len(values))
-            table = Table(values.copy())
-        total = float(values.sum())
-    clients = Clients(
+    source.join(np.arange(len(values)), 0)
+    return Clients(
         dim=dim,
         roster=roster,
-        sizes=table,
+        sizes=Table(values),
         closed=sizes is not None,
         source=source,
         bound=bound,
-        total=total,
-        attendance=Attendance(Table.empty(len(table.values), 3, dtype="int64")),
+        total=float(values.sum()),
+        attendance=Attendance(Table.empty(len(values), 3, dtype="int64")),
     )
-    clients.source.join(np.arange(len(table.values)), 0)
-    return clients

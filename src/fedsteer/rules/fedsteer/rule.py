@@ -135,8 +135,14 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        columns, drift = own.columns, own.drift
-        roles = self._roles(memory, active)
+        columns, drift, every = own.columns, own.drift, self.options.reselect_every
+        roles = column_roles(
+            columns.owners,
+            columns.since,
+            active,
+            renew_after=self.options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
+        )
         old = own.coordinates.read(active.slots)
         total, expected, sent = own.coordinates.total, old, None
         if drift is not None:
@@ -249,17 +255,6 @@ class FedSteer(Algorithm):
             columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
             drift=Drift(options.alpha, np.zeros(len(owners))) if options.alpha else None,
-        )
-
-    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
-        """Who could end up in a column after this round."""
-        columns, every = memory.own.columns, self.options.reselect_every
-        return column_roles(
-            columns.owners,
-            columns.since,
-            active,
-            renew_after=self.options.renew_after,
-            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
 
     def _aggregate(
