@@ -15,7 +15,7 @@ from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateErr
 from fedsteer.options import default_of, single
 from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics, Step
-from fedsteer.rules.options import Options
+from fedsteer.rules.options import FREE_OPTIONS, LENGTH_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
@@ -28,12 +28,6 @@ from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
-
-FREE_OPTIONS = ("max_weight", "nobody_fresh", "bad_clients", "seed")
-"""Of the options of every rule, those that may change while its state is in use."""
-
-LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
-"""Options about the length of a step, which a rule that moves the model itself cannot have."""
 
 FITS_ANY = min(LARGEST.values())
 """An update of this length has no larger number."""

@@ -113,9 +113,7 @@ class Clients(Component):
             if uses_probabilities:
                 total = population.total(seen=total)
         shares = sizes / total if total > 0 else np.zeros(count)
-        weights = shares * inverse
-        if round.refresh:
-            weights = np.where(fresh, weights, 0.0)
+        weights = np.where(fresh, shares * inverse, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
         active = Active(
