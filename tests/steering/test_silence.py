@@ -18,8 +18,8 @@ def looked(
     last: list[int], longest: list[int], count: list[int], number: int = 1000, times: float = 5.0
 ) -> Any:
     visits = np.column_stack([last, longest, count])
-    found = Attendance(Table(visits)).silent(np.arange(len(last)), number, times)
-    return found.gone.tolist(), found.fading.tolist()
+    gone, fading = Attendance(Table(visits)).silent(np.arange(len(last)), number, times)
+    return gone.tolist(), fading.tolist()
 
 
 def test_silence_is_measured_in_usual_intervals() -> None:
@@ -97,3 +97,34 @@ def test_without_the_option_clients_stay() -> None:
     for number in range(1, 400):
         state = play(rule, state, number, [0, 1, 2] if number < 21 else [0, 1]).state
     assert state.clients.members == [0, 1, 2]
+
+
+def away(sizes: Any) -> tuple[Any, State, Any]:
+    """A rule, its state once client "c" has fallen silent, and the number of the last round."""
+    rule = make_rule("fedavg", preset="practical", leave_after=5.0, step="fixed")
+    state = rule.init(DIM, sizes)
+    names = list(sizes)
+    for number in range(1, 141):
+        state = play(rule, state, number, names if number < 21 else names[:2]).state
+    assert state.clients.members == names[:2]
+    return rule, state, 140
+
+
+def test_what_is_known_of_a_returning_client_goes_once_it_leaves_for_good() -> None:
+    rule, state, number = away({"a": 4.0, "b": 4.0, "c": 2.0})
+    state = play(rule, state, number + 1, ["c"]).state
+    assert state.clients.sizes["c"] == 2.0
+    state = rule.leave(state, ["c"])
+    for stranger in ("c", "d"):  # "d" would get the slot of "c"
+        dropped = play(rule, state.copy(), number + 2, [stranger]).diagnostics.dropped
+        assert "its number of data points was not given" in dropped[stranger]
+
+
+def test_a_returning_client_may_say_how_large_it_was() -> None:
+    """Its last size counts for `size_bound`, whether it brings one or not."""
+    rule, state, last = away({"a": 4.0, "b": 4.0, "c": 2000.0})
+    state = play(rule, state, last + 1, ["a", "b"], sizes=[4.0, 4.0]).state
+    for brought, believed in ((None, 2000.0), ([2000.0], 2000.0), ([1e9], 20000.0)):
+        more = {} if brought is None else {"sizes": brought}
+        back = play(rule, state.copy(), last + 2, ["c"], **more)
+        assert back.state.clients.sizes["c"] == believed

@@ -96,3 +96,36 @@ def test_rounds_without_a_fresh_update_change_no_later_step(sizes: list[float] |
         other = rule.step(interrupted, Round(number, clients, updates, **own))
         plain, interrupted = one.state, other.state
         np.testing.assert_array_equal(one.delta, other.delta)
+        assert plain.clients.probabilities == interrupted.clients.probabilities
+
+
+def test_a_refreshed_size_counts_in_earlier_rounds_even_if_the_model_is_held() -> None:
+    """Nobody else came; whether or not the round was held, it is forgotten once it is put right."""
+    rule = make_rule("fedavg", nobody_fresh="hold")
+    state = rule.init(DIM)
+
+    def play(number: int, clients: list[int], sizes: list[float], **more: Any) -> Any:
+        updates, odds = np.ones((len(clients), DIM)), [0.5] * len(clients)
+        return rule.step(state, Round(number, clients, updates, odds, sizes=sizes, **more))
+
+    for number in range(1, 21):
+        state = play(number, [number % 2, 2 + number % 2], [10.0, 10.0]).state
+    before = state.memory.clients.population.mean
+    held = play(21, [0], [1000.0], refresh=[0])
+    assert held.action == "hold"
+    state = held.state
+    assert state.memory.clients.population.mean == pytest.approx(before + 990)
+    state = play(22, [0], [10.0], refresh=[0]).state
+    assert state.memory.clients.population.mean == pytest.approx(before)
+
+
+def test_rounds_in_which_mifa_waits_count_as_visits() -> None:
+    rule = make_rule("mifa", preset="practical", start="wait")
+    state = rule.init(DIM, [1.0] * 3)
+    for number in range(1, 9):
+        here = sorted({0, number % 2})
+        step = rule.step(state, Round(number, here, np.ones((len(here), DIM))))
+        state = step.state
+        assert step.action == "hold"
+    probabilities = state.clients.probabilities
+    assert probabilities is not None and probabilities[0] > probabilities[1] > probabilities[2]

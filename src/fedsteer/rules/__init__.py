@@ -13,8 +13,8 @@ from fedsteer.rules.fedstale import FedStale
 from fedsteer.rules.fedsteer.rule import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
-from fedsteer.rules.options import build_options
-from fedsteer.rules.rule import LENGTH_OPTIONS, Rule
+from fedsteer.rules.options import LENGTH_OPTIONS, build_options
+from fedsteer.rules.rule import Rule
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
+from fedsteer.rules.beliefs import Beliefs
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -69,7 +69,7 @@ class Outcome:
     action: Action = "move"
     phase: str = "train"
     core_set: tuple[ClientId, ...] = ()
-    beliefs: Beliefs = NO_BELIEFS
+    believe: Callable[[], Beliefs] = Beliefs  # called if somebody looks
     scratch: Any = None  # what `commit` needs again
 
 

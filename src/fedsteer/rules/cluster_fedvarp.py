@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -21,7 +22,7 @@ from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Estimates, PlainBeliefs
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means
@@ -103,7 +104,8 @@ class ClusterFedVARP(Algorithm):
         return Outcome(
             result=result,
             weights=active.weights,
-            beliefs=PlainBeliefs(
+            believe=partial(
+                Beliefs,
                 before=Estimates(
                     active.trust * np.sum(belongs * result.products, axis=0),
                     active.trust**2 * squares @ belongs,

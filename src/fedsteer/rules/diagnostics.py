@@ -10,14 +10,14 @@ when it is first read.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from fedsteer.rules.algorithm import Action
-from fedsteer.rules.beliefs import NO_BELIEFS, Beliefs
+from fedsteer.rules.beliefs import Beliefs
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.state import State
@@ -53,7 +53,12 @@ class Diagnostics:
     inverse_probabilities: Floats = field(default_factory=_empty)  # 1 / p_i
     last_seen: Floats | Integers = field(default_factory=_empty)  # rounds; 0: never before
     unbiased: Floats | None = None  # a_i, if the rule weights by them and this is no warm-up
-    beliefs: Beliefs = NO_BELIEFS
+    believe: Callable[[], Beliefs] = Beliefs
+
+    @cached_property
+    def beliefs(self) -> Beliefs:
+        """What the rule believed of these updates."""
+        return self.believe()
 
     @cached_property
     def probabilities(self) -> Floats:

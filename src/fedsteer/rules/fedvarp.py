@@ -6,12 +6,13 @@
 Memory N x d. The sum over all clients is kept running.
 """
 
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Estimates, PlainBeliefs
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
@@ -37,7 +38,7 @@ class StaleUpdateRule(Algorithm):
         return Outcome(
             result=recalled.result,
             weights=active.weights,
-            beliefs=PlainBeliefs(before=estimates),
+            believe=partial(Beliefs, before=estimates),
             scratch=recalled,
         )
 

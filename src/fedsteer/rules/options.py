@@ -9,6 +9,12 @@ from typing import Any
 from fedsteer.errors import check_name
 from fedsteer.options import check_options, option
 
+LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
+"""Options about the length of a step, which a rule that moves the model itself cannot have."""
+
+FREE_OPTIONS = ("max_weight", "nobody_fresh", "bad_clients", "seed")
+"""Of the options of every rule, those that may change while its state is in use."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

@@ -15,17 +15,11 @@ from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateErr
 from fedsteer.options import default_of, single
 from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics, Step
+from fedsteer.rules.options import FREE_OPTIONS, LENGTH_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
-from fedsteer.steering.checks import (
-    Faults,
-    Incoming,
-    check_round,
-    kind_of,
-    whole_number,
-    zero_rows,
-)
+from fedsteer.steering.checks import Faults, Incoming, check_round, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
@@ -34,21 +28,6 @@ from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
-
-STATE_OPTIONS = (
-    "probabilities",
-    "interval_cap",
-    "norm_bound",
-    "update_bound",
-    "size_bound",
-    "leave_after",
-    "discount_estimates",
-    "step",
-)
-"""Options of every rule that its state depends on: a rule with others cannot use that state."""
-
-LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
-"""Options about the length of a step, which a rule that moves the model itself cannot have."""
 
 FITS_ANY = min(LARGEST.values())
 """An update of this length has no larger number."""
@@ -72,7 +51,8 @@ class Rule:
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self.uses_probabilities = algorithm.uses_probabilities
         self._values = {name: _plain(value) for name, value in vars(options).items()}
-        depends = (*STATE_OPTIONS, *algorithm.state_options)
+        shared = [entry.name for entry in fields(Options) if entry.name not in FREE_OPTIONS]
+        depends = [*shared, *algorithm.state_options]
         self._made_with = ", ".join(f"{name}={self._values[name]!r}" for name in depends)
 
     def __repr__(self) -> str:
@@ -138,8 +118,7 @@ class Rule:
         if like is None:
             like = kind_of(round.updates, round.model, memory.clients.dim)
         incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
-        active = self._check(memory, incoming)
-        active, outcome = self._compute(memory, active, incoming)
+        active, outcome = self._compute(memory, incoming)
         bounded = self._bound(memory, active, outcome)
         return self._commit(state, memory, active, outcome, bounded, incoming.dropped)
 
@@ -147,30 +126,10 @@ class Rule:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._memory_of(state)
         names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)))
-        state.consume()
+        new_state = state.renew()
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
-        return State(self.name, memory)
-
-    def _let_silent_leave(self, memory: Memory) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
-        """Clients silent for too long leave; returns those and the ones that soon may.
-
-        Each with its rounds of silence.
-        """
-        clients, times = memory.clients, self.options.leave_after
-        if times is None or clients.rounds % EVERY:  # no look in this round
-            return {}, {}
-        last = clients.attendance.last
-        members = np.flatnonzero(clients.sizes.values > 0)
-        found = clients.attendance.silent(members, clients.number, times)
-        gone, fading = (
-            {clients.roster.name(int(slot)): clients.number - int(last[slot]) for slot in slots}
-            for slots in found
-        )
-        if gone:
-            self._acting(memory).forget(memory, found.gone, clients.sizes[found.gone])
-            clients.leave([*gone], silently=True)
-        return gone, fading
+        return new_state
 
     def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
         """(m, d) the server's estimates of these clients' updates; None if the rule has none."""
@@ -202,77 +161,69 @@ class Rule:
         """The algorithm, or its warm-up while that lasts."""
         return self.warm_up if isinstance(memory.own, WarmUpMemory) else self.algorithm
 
-    def _check(self, memory: Memory, incoming: Incoming) -> Active:
-        """The clients whose input can be used; the others are dropped, or the round is refused."""
-        clients = memory.clients
+    def _compute(self, memory: Memory, incoming: Incoming) -> tuple[Active, Outcome]:
+        """The outcome, and the clients it is of.
+
+        Clients whose input cannot be used are dropped, or the round is refused. Updates that are
+        not finite, or too long, show only once the outcome is computed.
+        """
         while True:
-            checked = check_round(incoming.round, clients.dim, incoming.like)
+            checked = check_round(incoming.round, memory.clients.dim, incoming.like)
             incoming.round = checked.round
-            active, faults = clients.activate(
+            active, faults = memory.clients.activate(
                 checked,
                 uses_probabilities=self.uses_probabilities,
                 max_weight=self.options.max_weight,
             )
-            if active is not None:
-                return active
-            incoming.drop(faults)
-
-    def _compute(
-        self, memory: Memory, active: Active, incoming: Incoming
-    ) -> tuple[Active, Outcome]:
-        """The outcome, and the clients it is of: updates that are not finite show only now."""
-        while True:
+            if active is None:
+                incoming.drop(faults)
+                continue
             try:
-                # What overflows shows in the results; warnings say nothing more.
-                with np.errstate(invalid="ignore", over="ignore"):
-                    outcome = self._acting(memory).compute(memory, active)
+                active, outcome = self._outcome(memory, active)
             except NotFinite as bad:
                 incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
-                active = self._check(memory, incoming)
-                continue
-            shortened = self._shortened(memory, active, outcome)
-            if shortened is not None:
-                active = shortened
                 continue
             faults = self._too_long_to_keep(memory, active, outcome)
             if not faults:
-                break
+                return active, outcome
             incoming.drop(faults)
-            active = self._check(memory, incoming)
-        if not math.isfinite(outcome.result.delta_squared_norm):
-            raise Diverged(f"the aggregate of round {active.round.number} is not finite")
+
+    def _outcome(self, memory: Memory, active: Active) -> tuple[Active, Outcome]:
+        """What the algorithm computes once the longest updates are shortened."""
+        acting, bound = self._acting(memory), memory.clients.bound
+        # What overflows shows in the results; warnings say nothing more.
+        with np.errstate(invalid="ignore", over="ignore"):
+            outcome = acting.compute(memory, active)
+            if bound is not None and bound.times is not None:
+                norms = np.sqrt(outcome.result.squared_norms)
+                if norms.max(initial=0.0) > bound.longest:
+                    factors = bound.shortening(norms)
+                    if factors.min() < 1.0:
+                        active = active.shortened(factors, norms)
+                        outcome = acting.compute(memory, active)
         holds = self.options.nobody_fresh == "hold" and outcome.phase == "train"
         if holds and not active.fresh.any():
             outcome = replace(outcome, action="hold")
         return active, outcome
 
-    def _shortened(self, memory: Memory, active: Active, outcome: Outcome) -> Active | None:
-        """The same clients with their longest updates shortened; None if none is too long."""
-        bound = memory.clients.bound
-        if bound is None or bound.times is None or active.update_factors is not None:
-            return None
-        norms = np.sqrt(outcome.result.squared_norms)
-        if norms.max(initial=0.0) <= bound.longest:
-            return None
-        factors = bound.shortening(norms)
-        return active.shortened(factors, norms) if factors.min() < 1.0 else None
-
     def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
         """Updates that overflow the dtype in which they would be stored."""
-        squares = outcome.result.squared_norms.tolist()
-        if not squares or max(squares) <= FITS_ANY**2:
+        squares = outcome.result.squared_norms
+        if squares.max(initial=0.0) <= FITS_ANY**2:
             return {}
         kernels, updates = active.kernels, active.round.updates
         kept = self._acting(memory).kept_as(memory, updates)
         if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
             return {}
         reason = f"sent an update too long for {kept}, in which it would be kept"
-        long = [i for i, square in enumerate(squares) if square > most**2]
+        long = np.flatnonzero(squares > most**2).tolist()
         return {i: reason for i in long if kernels.largest(updates, i) > most}
 
     def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
         """How far the norm bound shortens the aggregate, and what it will remember."""
         bound, result = memory.clients.bound, outcome.result
+        if not math.isfinite(result.delta_squared_norm):
+            raise Diverged(f"the aggregate of round {active.round.number} is not finite")
         delta_norm, norms = math.sqrt(result.delta_squared_norm), np.sqrt(result.squared_norms)
         if bound is None:
             return Bounded(factor=1.0, delta_norm=delta_norm, norms=norms)
@@ -310,7 +261,12 @@ class Rule:
             clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
         training = outcome.phase == "train"
         last_seen = clients.commit(active, training=training, held=outcome.action == "hold")
-        gone, fading = self._let_silent_leave(memory) if training else ({}, {})
+        times = self.options.leave_after if training and not clients.rounds % EVERY else None
+        gone, fading = ({}, {}) if times is None else clients.silent(times)
+        if gone:
+            slots = clients.resolve(gone)[1]
+            self.algorithm.forget(memory, slots, clients.sizes[slots])
+            clients.leave([*gone], silently=True)
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
         if memory.like is None and len(active):
@@ -338,7 +294,7 @@ class Rule:
             inverse_probabilities=active.inverse_probabilities,
             last_seen=last_seen,
             unbiased=active.weights if weighted else None,
-            beliefs=outcome.beliefs,
+            believe=outcome.believe,
         )
         return Step(delta=delta, state=new_state, diagnostics=diagnostics, action=outcome.action)
 

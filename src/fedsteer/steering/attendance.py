@@ -18,7 +18,6 @@ stays as unbiased as it is without.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -33,13 +32,6 @@ LAST, LONGEST, COUNT = range(3)
 FADE = 0.9
 ENOUGH = 0.5
 """So large a share of the clients that were predicted is enough for full trust."""
-
-
-class Silent(NamedTuple):
-    """Slots of clients."""
-
-    gone: Integers
-    fading: Integers  # half way there since the last look
 
 
 @dataclass
@@ -69,7 +61,6 @@ class Attendance(Component):
 
     @property
     def last(self) -> Integers:
-        """The last visit by slot."""
         last: Integers = self.visits.values[:, LAST]
         return last
 
@@ -91,19 +82,18 @@ class Attendance(Component):
         visits[slots, COUNT] += 1
         return before
 
-    def silent(self, members: Integers, number: int, times: float) -> Silent:
-        """Members that are gone in round `number`, and those that may soon be."""
+    def silent(self, members: Integers, number: int, times: float) -> tuple[Integers, Integers]:
+        """Members gone in round `number`, and those half way there since the last look."""
         last, longest, count = self.visits[members].T
         away = number - last
         usual = np.maximum(longest, np.median(np.maximum(longest, away)) if len(members) else 0)
         limit = np.maximum(times * usual, LEAST)
         known = count >= VISITS
         fading = known & (away > limit / 2) & (away - EVERY <= limit / 2)
-        return Silent(gone=members[known & (away > limit)], fading=members[fading])
+        return members[known & (away > limit)], members[fading]
 
     def forget(self, slots: Integers) -> None:
-        """These clients left."""
-        self.visits[slots] = np.zeros((len(slots), 3))
+        self.visits[slots] = 0
 
     def restart(self) -> None:
         """All visits so far were part of a warm-up."""

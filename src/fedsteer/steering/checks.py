@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,23 +47,15 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
                 faults.setdefault(position, "appears more than once")
     for name, values in vectors.items():
         kind = PER_CLIENT[name]
-        numbers = enumerate(values.tolist())
-        bad = [i for i, number in numbers if not kind.low <= number <= kind.high]  # nan is bad
-        if bad and refresh and kind.if_refreshed is not None:
-            values[[i for i in bad if clients[i] in refresh]] = kind.if_refreshed
-            bad = [i for i in bad if clients[i] not in refresh]
-        for position in bad:
-            faults.setdefault(position, f"{name} {kind.must}")
-    checked = Round(
-        number=number,
-        clients=clients,
-        updates=updates,
-        starts=round.starts,
-        model=round.model,
-        refresh=refresh,
-        **vectors,
-    )
-    return Checked(checked, faults, kernels)
+        for position, value in enumerate(values.tolist()):
+            if kind.low <= value <= kind.high:  # nan is not
+                continue
+            if refresh and clients[position] in refresh and kind.if_refreshed is not None:
+                values[position] = kind.if_refreshed
+            else:
+                faults.setdefault(position, f"{name} {kind.must}")
+    own = {"number": number, "clients": clients, "updates": updates, "refresh": refresh}
+    return Checked(replace(round, **own, **vectors), faults, kernels)
 
 
 @dataclass(kw_only=True)

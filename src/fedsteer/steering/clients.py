@@ -50,8 +50,12 @@ class Clients(Component):
     attendance: Attendance = field(default_factory=Attendance)
     away: Table = field(default_factory=lambda: Table.empty(0))  # n_i of clients that fell silent
 
+    @property
+    def clock(self) -> int:
+        """The last round as sources of probabilities count them: without idle ones."""
+        return self.number - self.idle
+
     def members(self) -> list[ClientId]:
-        """The ids of all members."""
         ids = self.roster.everyone()
         present = self.sizes[self.roster.find(ids)] > 0
         return [client for client, here in zip(ids, present, strict=True) if here]
@@ -82,16 +86,14 @@ class Clients(Component):
             raise RoundRefused(f"round number {round.number} does not follow round {self.number}")
         slots = self.roster.preview(round.clients)
         count, old_sizes = len(slots), self.sizes[slots]
-        sizes, strangers = self._believed_sizes(checked, slots, old_sizes)
+        sizes, strangers = self._believed_sizes(round.sizes, slots, old_sizes)
         faults = strangers | faults
         if faults or kernels is None:
             return None, faults
         resized = round.sizes is not None or not self.closed or bool((old_sizes <= 0).any())
         probabilities, clock = round.probabilities, round.number - self.idle
-        fresh = np.ones(count, dtype=bool)
-        if round.refresh:
-            refreshed = set(round.refresh)
-            fresh = np.array([client not in refreshed for client in round.clients])
+        refreshed = set(round.refresh or ())
+        fresh = np.array([client not in refreshed for client in round.clients], dtype=bool)
         passed = probabilities is not None and isinstance(self.source, Known)
         if uses_probabilities and not passed:
             inverse = self.source.inverse(slots, clock, fresh)
@@ -101,21 +103,17 @@ class Clients(Component):
         if resized:
             total += float((sizes - old_sizes).sum())
         if not self.closed:
-            drift = self.source.drift(slots, clock, fresh) if uses_probabilities else 1.0
-            population = self.population.after(
+            population = self._grown_population(slots, sizes - old_sizes).after(
                 sizes=sizes,
                 old_sizes=old_sizes,
                 inverse_probabilities=inverse,
-                counted=self.population.fade * self.counted[slots],
                 fresh=fresh,
-                drift=drift,
+                drift=self.source.drift(slots, clock, fresh) if uses_probabilities else 1.0,
             )
             if uses_probabilities:
                 total = population.total(seen=total)
         shares = sizes / total if total > 0 else np.zeros(count)
-        weights = shares * inverse
-        if round.refresh:
-            weights = np.where(fresh, weights, 0.0)
+        weights = np.where(fresh, shares * inverse, 0.0)
         if max_weight is not None:
             weights = np.minimum(weights, max_weight)
         active = Active(
@@ -137,31 +135,34 @@ class Clients(Component):
         return active, {}
 
     def _believed_sizes(
-        self, checked: Checked, slots: Integers, old_sizes: Floats
+        self, reported: Floats | None, slots: Integers, known: Floats
     ) -> tuple[Floats, Faults]:
-        """n_i for this round, and who has none."""
-        sizes = checked.round.sizes
-        if sizes is not None:
-            if checked.faults or self.size_bound is None:
-                return sizes, {}
-            return self.size_bound.limit(sizes, old_sizes), {}
-        known = old_sizes > 0
+        """n_i for this round, and who has none; `known` are those before it."""
+        if not known.all():
+            known = np.where(known > 0, known, self.away[slots])  # some fell silent and are back
+        if reported is not None:
+            bound = self.size_bound
+            return (reported if bound is None else bound.limit(reported, known)), {}
+        strangers = np.flatnonzero(known <= 0)
         if not self.closed:
-            return np.where(known, old_sizes, 1.0), {}
-        if known.all():
-            return old_sizes, {}
-        sizes = np.where(known, old_sizes, self.away[slots])  # some fell silent and are back
+            known[strangers] = 1.0
+            return known, {}
         reason = "is unknown, and its number of data points was not given: it cannot join"
-        return sizes, dict.fromkeys(np.flatnonzero(sizes <= 0).tolist(), reason)
+        return known, dict.fromkeys(strangers.tolist(), reason)
+
+    def _grown_population(self, slots: Integers, growth: Floats) -> PopulationEstimate:
+        """The population if these clients had always had so many points more each."""
+        counted = self.population.fade * self.counted[slots]
+        return self.population.grown(float(growth @ counted))
 
     def total_without(self, slots: Integers, *, uses_probabilities: bool) -> float:
         """n once these clients have left."""
         staying = self.sizes.values.copy()
         staying[slots] = 0.0
         total = float(staying.sum())
-        if uses_probabilities and not self.closed and self.rounds:
+        if uses_probabilities and not self.closed:
             leaving = float(self.sizes[slots].sum())
-            return self.population.without(leaving).total(seen=total)
+            return self.population.grown(-leaving).total(seen=total)
         return total
 
     def sizes_now(self, count: int, active: Active | None = None) -> Floats:
@@ -182,26 +183,26 @@ class Clients(Component):
         """Take in the round; when its clients were last seen before it (0: never).
 
         Warm-up rounds (`training` False) count no participation. Nor do rounds without a fresh
-        update, if they hold the model: for estimated p_i, they never were.
+        update, if they hold the model (`held`): for estimated p_i, they never were.
         """
         if active.resized:
             self.sizes[active.slots] = active.sizes
             self.total += float((active.sizes - active.old_sizes).sum())
             if active.old_sizes.max(initial=0.0) > OUTWEIGHS * self.total:
                 self.total = float(self.sizes.values.sum())
-        number, came, expected = active.round.number, active.slots[active.fresh], None
-        if training:
-            self.rounds += 1
-        if training and held:
+        came, expected = active.slots[active.fresh], None
+        self.number = active.round.number
+        self.rounds += training
+        if training and held and not len(came):
             self.idle += 1
+            self.population = self._grown_population(active.slots, active.sizes - active.old_sizes)
         elif training:
             if active.population is not None:
                 self._count(active, active.population)
-            expected = self.source.observe(came, number - self.idle)
+            expected = self.source.observe(came, self.clock)
         if self.size_bound is not None and active.round.sizes is not None:
             self.size_bound.keep(active.sizes)
-        self.number = number
-        return self.attendance.note(active.slots, number, came=len(came), expected=expected)
+        return self.attendance.note(active.slots, self.number, came=len(came), expected=expected)
 
     def _count(self, active: Active, population: PopulationEstimate) -> None:
         """Take in the population's estimate, and for how much of it each client stands."""
@@ -214,7 +215,7 @@ class Clients(Component):
 
     def restart(self) -> None:
         """A cycle of a warm-up is complete: visits count from here."""
-        self.source.restart(self.number)
+        self.source.restart(self.clock)
         self.attendance.restart()
 
     def resolve(self, clients: Iterable[ClientId]) -> tuple[list[ClientId], Integers]:
@@ -227,34 +228,43 @@ class Clients(Component):
             raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
         return names, slots
 
+    def silent(self, times: float) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
+        """Members gone after `times` usual intervals of silence, and those half way there.
+
+        Each with its rounds of silence.
+        """
+        last, members = self.attendance.last, np.flatnonzero(self.sizes.values > 0)
+        gone, fading = (
+            {self.roster.name(slot): self.number - int(last[slot]) for slot in slots.tolist()}
+            for slots in self.attendance.silent(members, self.number, times)
+        )
+        return gone, fading
+
     def leave(self, clients: Sequence[ClientId], *, silently: bool = False) -> None:
         """Forget these members; those that left `silently` can return as they were."""
         names, slots = self.resolve(clients)
         sizes = self.sizes[slots]
-        if silently and self.closed:
-            self.away[slots] = sizes
+        returning = silently and self.closed
+        if returning or len(self.away.values):
+            self.away[slots] = sizes if returning else 0.0
         if self.bound is not None:
             self.bound.forget(slots, sizes)
         self.source.forget(slots)
-        leaving = float(sizes.sum())
-        self.population = self.population.without(leaving)
+        self.population = self.population.grown(-float(sizes.sum()))
         self.counted[slots] = 0.0
         self.sizes[slots] = 0.0
         self.total = float(self.sizes.values.sum())
         self.attendance.forget(slots)
-        if not (silently and self.closed):
+        if not returning:
             self.roster.remove(names)
 
 
 def enrol_population(
     dim: int, sizes: Sizes | None, source: ProbabilitySource, bound: NormBound | None
 ) -> Clients:
-    """The clients known before the first round."""
     if not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ConfigurationError(f"dim must be at least 1, not {dim}")
-    roster = Roster()
-    table = Table.empty(0)
-    total = 0.0
+    roster, values = Roster(), np.zeros(0)
     if sizes is not None:
         points = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
         try:
@@ -274,20 +284,17 @@ def enrol_population(
         if isinstance(sizes, Mapping):
             roster.enrol(plain_ids(sizes))
             # `enrol` hands out slots in id order, whatever the order of the mapping.
-            table = Table(values[np.argsort(roster.find(list(sizes)))])
+            values = values[np.argsort(roster.find(list(sizes)))]
         else:
             roster = Roster(dense=len(values))
-            table = Table(values.copy())
-        total = float(values.sum())
-    clients = Clients(
+    source.join(np.arange(len(values)), 0)
+    return Clients(
         dim=dim,
         roster=roster,
-        sizes=table,
+        sizes=Table(values),
         closed=sizes is not None,
         source=source,
         bound=bound,
-        total=total,
-        attendance=Attendance(Table.empty(len(table.values), 3, dtype="int64")),
+        total=float(values.sum()),
+        attendance=Attendance(Table.empty(len(values), 3, dtype="int64")),
     )
-    clients.source.join(np.arange(len(table.values)), 0)
-    return clients

@@ -93,12 +93,11 @@ class Collection(Component):
         if not complete:
             return None
         members = np.union1d(self._members(clients), active.slots)
-        sizes = clients.sizes[members]
-        sizes[np.searchsorted(members, active.slots)] = active.sizes
+        sizes = clients.sizes_now(int(members[-1]) + 1, active)
         collected = Collected(
             slots=members,
             rows=self.snapshot.rows,
-            sizes=sizes,
+            sizes=sizes[members],
             probabilities=1.0 / self.inverse[members],
         )
         self.inverse.values[:] = 0.0

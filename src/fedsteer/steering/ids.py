@@ -24,7 +24,6 @@ def plain_id(client: Any) -> ClientId:
 
 
 def plain_ids(clients: Any) -> list[ClientId]:
-    """Ids as int or str."""
     if isinstance(clients, str) or not hasattr(clients, "__iter__"):
         raise RoundRefused(f"clients are a list of ids, not {clients!r}")
     return [plain_id(client) for client in clients]

@@ -40,7 +40,6 @@ class RowStore(Component):
             self.rows[: len(old)] = old
 
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
-        """rows[slots] = updates."""
         self.reserve(slots, updates, expected)
         for slot, update in zip(slots.tolist(), updates, strict=True):
             self.rows[slot] = update
@@ -106,7 +105,6 @@ class UpdateMemory(Component):
             self._restore_precision(clients, active)
 
     def forget(self, slots: Integers, clients: Clients) -> None:
-        """These clients are about to leave."""
         squares, leaving = self.squares[slots], clients.sizes[slots] * self.scales[slots]
         known = squares >= 0
         self.squares[slots] = -1.0

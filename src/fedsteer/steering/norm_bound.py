@@ -89,7 +89,6 @@ class NormBound(Component):
             self.longest = self._longest_of(self.latest)
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
-        """These clients left for good."""
         nothing = np.zeros(len(slots))
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
         self.norms[slots] = np.full(len(slots), -1.0)

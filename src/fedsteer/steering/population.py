@@ -47,9 +47,9 @@ class PopulationEstimate(Component):
         """n, if the clients seen so far have `seen` points."""
         return max(self.mean, seen + max(self.unseen - self.doubt, 0.0))
 
-    def without(self, points: float) -> PopulationEstimate:
-        """Clients with this many points left; every past round counted them."""
-        return replace(self, mean=max(self.mean - points, 0.0))
+    def grown(self, points: float) -> PopulationEstimate:
+        """With this many points more in every past round, or fewer."""
+        return replace(self, mean=max(self.mean + points, 0.0))
 
     def after(
         self,
@@ -57,18 +57,17 @@ class PopulationEstimate(Component):
         sizes: Floats,
         old_sizes: Floats,
         inverse_probabilities: Floats,
-        counted: Floats,
         fresh: Flags,
         drift: float,
     ) -> PopulationEstimate:
         """The estimate once a training round with these clients has ended.
 
-        counted   how often each of their points is counted in the mean so far (`count`)
-        drift     factor from the last round's 1/p_i to today's (`ProbabilitySource.drift`)
+        The mean so far must have `grown` to their sizes of today. `drift` is the factor from the
+        last round's 1/p_i to today's (`ProbabilitySource.drift`).
         """
         stands_for, new = sizes * inverse_probabilities, old_sizes <= 0
         rounds = min(self.rounds + 1, MEMORY)
-        before = max(self.mean + float((sizes - old_sizes) @ counted), 0.0) * drift
+        before = self.mean * drift
         came = new & fresh
         share = NEWCOMERS if self.rounds else 1.0
         kept = (1.0 - share) * drift

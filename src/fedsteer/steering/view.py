@@ -55,7 +55,9 @@ class ClientsView:
         if isinstance(source, Known):
             return None
         slots = self._clients.roster.find(names)
-        found = 1.0 / source.inverse(slots, self.number + 1, np.zeros(len(slots), dtype=bool))
+        found = 1.0 / source.inverse(
+            slots, self._clients.clock + 1, np.zeros(len(slots), dtype=bool)
+        )
         return dict(zip(names, found.tolist(), strict=True))
 
     def _of_members(self, table: Table) -> dict[ClientId, Any]:

@@ -51,7 +51,6 @@ class Columns(Component):
 
     @staticmethod
     def vacant(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Columns:
-        """Owners without an update yet."""
         gram = np.zeros((len(owners), len(owners)))
         return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
 

@@ -95,7 +95,6 @@ class Drift(Component):
             self._sum_anew(everyone, clients.sizes_now(len(everyone.stored.values), active))
 
     def forget(self, slots: Integers, *, everyone: Coordinates, clients: Clients) -> None:
-        """These clients leave."""
         self.paces[slots] = 0.0
         self._sum_anew(everyone, clients.sizes_now(len(everyone.stored.values)))
 

@@ -1,11 +1,8 @@
 """What follows from the Gram matrix of the columns."""
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import numpy as np
 
-from fedsteer.rules.beliefs import Estimates
+from fedsteer.rules.beliefs import Beliefs, Estimates
 from fedsteer.rules.fedsteer.ridge import condition
 from fedsteer.steering.kernels import Floats
 
@@ -32,37 +29,23 @@ class Geometry:
         # scale * scale could overflow
         self.scaled: Floats = (gram * self.scale[:, None]) * self.scale
 
+    def beliefs(self, products: Floats, old: Floats, new: Floats) -> Beliefs:
+        """What stored coordinates said of updates.
 
-@dataclass(frozen=True, kw_only=True)
-class SteeredBeliefs:
-    """What the coordinates said of this round's updates; worked out if somebody looks."""
+        products   (k, m) of raw columns and updates
+        old, new   (m, k) before and after the round
+        """
+        present = np.flatnonzero(self.present)
+        return Beliefs(
+            before=self._estimates(products, old),
+            after=self._estimates(products, new),
+            condition=condition(self.scaled[np.ix_(present, present)]),
+            columns=len(present),
+        )
 
-    geometry: Geometry
-    products: Floats  # (k, m) of raw columns and updates
-    old: Floats  # (m, k) coordinates before the round, as stored
-    new: Floats  # (m, k) and after it
-
-    @cached_property
-    def before(self) -> Estimates:
-        return self._estimates(self.old)
-
-    @cached_property
-    def after(self) -> Estimates:
-        return self._estimates(self.new)
-
-    @cached_property
-    def condition(self) -> float:
-        """Condition number of K without vacant columns."""
-        present = np.flatnonzero(self.geometry.present)
-        return condition(self.geometry.scaled[np.ix_(present, present)])
-
-    @property
-    def columns(self) -> int:
-        return int(self.geometry.present.sum())
-
-    def _estimates(self, stored: Floats) -> Estimates:
-        coordinates = stored * self.geometry.stored
+    def _estimates(self, products: Floats, stored: Floats) -> Estimates:
+        coordinates = stored * self.stored
         return Estimates(
-            products=np.vecdot(coordinates, self.products.T),
-            squares=np.vecdot(coordinates @ self.geometry.gram, coordinates),
+            products=np.vecdot(coordinates, products.T),
+            squares=np.vecdot(coordinates @ self.gram, coordinates),
         )

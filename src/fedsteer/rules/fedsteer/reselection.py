@@ -11,7 +11,7 @@ from fedsteer.rules.fedsteer.selection import Owners, searched_columns
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.collection import Collected
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
 
@@ -56,16 +56,15 @@ def reselect(
 
     Only clients of this round can come in: the server has no update of anybody else.
     """
-    members = clients.sizes[np.arange(len(sketches.values))] > 0
-    seen = np.flatnonzero(np.any(sketches.values != 0, axis=1) & members)
+    seen = np.flatnonzero(np.any(sketches.values != 0, axis=1))
     if len(seen) > MOST_TARGETS:
         draw = generator(options.seed, "re-selection targets", round=active.round.number)
         seen = draw.choice(seen, MOST_TARGETS, replace=False)
     occupied = [column for column, owner in enumerate(owners) if owner is not None]
-    holders = _holder_slots(clients, active, [owner for owner in owners if owner is not None])
+    # An owner never seen gets a slot that nothing else uses.
+    holders = clients.roster.preview([owner for owner in owners if owner is not None])
     slots = np.unique(np.concatenate([seen, holders, active.slots]))
-    sizes = clients.sizes[slots]
-    sizes[np.searchsorted(slots, active.slots)] = active.sizes  # newcomers count from this round
+    sizes = clients.sizes_now(int(slots.max()) + 1, active)[slots]
     snapshot = Snapshot.of(
         sketches[slots] @ sketches[slots].T, sizes / max(float(sizes.sum()), 1e-300)
     )
@@ -78,18 +77,6 @@ def reselect(
         for column, old, new in zip(occupied, start, found, strict=True)
         if old != new
     ]
-
-
-def _holder_slots(clients: Clients, active: Active, owners: list[ClientId]) -> Integers:
-    """Slots of column owners; an owner never seen gets a slot that nothing else uses."""
-    here = dict(zip(active.round.clients, active.slots.tolist(), strict=True))
-    known = clients.roster.find(owners).tolist()
-    unused = clients.roster.next_slot + len(active)
-    slots = [
-        here.get(owner, slot if slot >= 0 else unused + index)
-        for index, (owner, slot) in enumerate(zip(owners, known, strict=True))
-    ]
-    return np.array(slots, np.int64)
 
 
 def _search_weights(objective: str, shares: Floats, probabilities: Floats) -> Floats:

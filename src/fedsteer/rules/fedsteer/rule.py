@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -29,7 +30,6 @@ from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.drift import Drift, Sent
-from fedsteer.rules.fedsteer.geometry import SteeredBeliefs
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, takeovers
 from fedsteer.rules.fedsteer.selection import Owners, first_owners
@@ -135,8 +135,14 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        columns, drift = own.columns, own.drift
-        roles = self._roles(memory, active)
+        columns, drift, every = own.columns, own.drift, self.options.reselect_every
+        roles = column_roles(
+            columns.owners,
+            columns.since,
+            active,
+            renew_after=self.options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
+        )
         old = own.coordinates.read(active.slots)
         total, expected, sent = own.coordinates.total, old, None
         if drift is not None:
@@ -157,8 +163,8 @@ class FedSteer(Algorithm):
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
-            beliefs=SteeredBeliefs(
-                geometry=columns.geometry,
+            believe=partial(
+                columns.geometry.beliefs,
                 products=result.products,
                 old=active.trust * expected,
                 new=after,
@@ -249,17 +255,6 @@ class FedSteer(Algorithm):
             columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
             drift=Drift(options.alpha, np.zeros(len(owners))) if options.alpha else None,
-        )
-
-    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
-        """Who could end up in a column after this round."""
-        columns, every = memory.own.columns, self.options.reselect_every
-        return column_roles(
-            columns.owners,
-            columns.since,
-            active,
-            renew_after=self.options.renew_after,
-            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
 
     def _aggregate(

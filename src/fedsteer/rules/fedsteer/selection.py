@@ -17,7 +17,6 @@ Owners = list[ClientId | None]
 
 
 def first_owners(options: FedSteerOptions, clients: Clients) -> Owners:
-    """Column owners before the first round."""
     searched_columns(options, clients.dim)  # refuse bad ones now, not after the warm-up
     if options.core_set is not None:
         clients.check_spelling("core_set", options.core_set)

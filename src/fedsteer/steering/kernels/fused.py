@@ -115,7 +115,6 @@ def launch(plan: Plan, sweep: Sweep) -> tuple[Tensor, Tensor]:
 
 
 def _padded(values: Floats, length: int) -> tuple[float, ...]:
-    """With zeros up to this length."""
     return (*values.tolist(), *[0.0] * (length - len(values)))
 
 
