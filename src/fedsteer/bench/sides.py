@@ -101,10 +101,9 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
         rules=["fedavg"],
     )
     points = np.arange(len(work.labels))
-    held = [points[work.own(client)] for client in range(workload.clients)]
-    partition = partition_of(held)
-    odds = np.full(workload.clients, workload.cohort / workload.clients)
+    partition = partition_of([points[work.own(client)] for client in range(workload.clients)])
     holds = who_holds_what(partition, work.labels)
+    odds = np.full(workload.clients, workload.cohort / workload.clients)
     world = replace(
         build_world(experiment, 0),
         holdings=(Holdings(since=0, partition=partition, holds=holds),),

@@ -12,13 +12,10 @@ from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.runner import Interrupted, Progress
 
-Update = Callable[[float, str], None]
-"""Takes the work done so far and a few words about it."""
-
 
 @contextmanager
-def progress_bar(total: float, title: str, quiet: bool) -> Iterator[Update]:
-    """A bar on a terminal, nothing otherwise."""
+def progress_bar(total: float, title: str, quiet: bool) -> Iterator[Callable[[float, str], None]]:
+    """A bar on a terminal, nothing otherwise; what is yielded takes the work done and words."""
     if quiet or not sys.stderr.isatty() or find_spec("rich") is None:
         yield lambda done, words: None
         return

@@ -12,7 +12,6 @@ from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to
 from fedsteer.report.figures import table_of, write_files
 from fedsteer.report.page import render
 
-ENDINGS = {"text": "txt"}  # the other formats are named like their files
 STDOUT = Path("-")
 
 
@@ -60,7 +59,7 @@ def _deliver(options: argparse.Namespace, text: str) -> None:
             print(text, end="")
         return
     if path.is_dir():
-        path /= f"report.{ENDINGS.get(options.format, options.format)}"
+        path /= f"report.{'txt' if options.format == 'text' else options.format}"
     if path.is_dir():
         raise ConfigurationError(f"cannot write to {path}: it is a folder")
     writable(path.parent)

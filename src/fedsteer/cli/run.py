@@ -13,7 +13,7 @@ from fedsteer.records.tensorboard import tensorboard_tracker
 from fedsteer.rules import RULES
 from fedsteer.simulate.cells import Cell, find_rule
 from fedsteer.simulate.experiment_files import parse_settings
-from fedsteer.simulate.runner import Interrupted, Progress, run_cell
+from fedsteer.simulate.runner import Interrupted, run_cell
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -34,13 +34,13 @@ def execute(options: argparse.Namespace) -> int:
         print(f"fedsteer: no run to resume in {folder}; starting a new one", file=sys.stderr)
     trackers = [tensorboard_tracker(folder)] if options.track else []
     with progress_bar(experiment.run.rounds, rule.label, options.quiet) as update:
-
-        def watch(progress: Progress) -> None:
-            update(progress.trained, describe(progress))
-
         try:
-            cell = Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder)
-            run = run_cell(cell, resume=options.resume, watch=watch, trackers=trackers)
+            run = run_cell(
+                Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder),
+                resume=options.resume,
+                watch=lambda progress: update(progress.trained, describe(progress)),
+                trackers=trackers,
+            )
         except Interrupted:
             raise KeyboardInterrupt("stopped; the same command with --resume continues") from None
     if tell_failures([run]):

@@ -81,10 +81,8 @@ def _named(folders: Sequence[Path], sheet: Mapping[str, Any] | None) -> dict[str
 
 def _firsts(named: Mapping[str, Run]) -> set[str]:
     """Names of the runs with the lowest seed, one per rule and experiment."""
-    first: dict[tuple[str, str], str] = {}
-    order = sorted((not run.finished, run.seed or 0, name) for name, run in named.items())
-    for _, _, name in order:
-        first.setdefault((named[name].experiment, named[name].label), name)
+    order = sorted(named, key=lambda name: (not named[name].finished, named[name].seed or 0, name))
+    first = {(named[name].experiment, named[name].label): name for name in reversed(order)}
     return set(first.values())
 
 

@@ -26,14 +26,14 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
     return [items[int(place)] for place in places]
 
 
-def watched(run: Run) -> tuple[list[str], NDArray[Any]] | None:
+def watched(run: Run) -> tuple[list[str], NDArray[np.float64]] | None:
     """Names of the watched clients, and their coordinates of the shape (rounds, clients, k)."""
     values, clients = run.arrays.get("coordinates"), run.arrays.get("watched")
     if values is None or values.ndim != 3 or not values.size:
         return None
     if clients is None or clients.shape != values.shape[1:2]:
         clients = np.arange(values.shape[1])
-    return [str(client) for client in clients.tolist()], values
+    return [str(client) for client in clients.tolist()], values.astype(np.float64)
 
 
 def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:

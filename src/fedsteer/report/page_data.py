@@ -97,7 +97,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     kept = curves.thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
     for client in curves.thinned(range(values.shape[1]), WATCHED):
-        picture = values[kept, client, :COORDINATES].astype(float).T  # (k, rounds)
+        picture = values[kept, client, :COORDINATES].T  # (k, rounds)
         largest = float(np.max(np.abs(picture), where=np.isfinite(picture), initial=0.0))
         if not largest:
             continue  # never visited, so far

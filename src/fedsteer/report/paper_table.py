@@ -15,9 +15,6 @@ from fedsteer.report.statistics import Estimate, height
 from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import MISSING, columns, markdown, percent, points, table, with_half
 
-Published = Mapping[str, Mapping[str, float]]
-"""Experiment -> label -> accuracy as printed in the paper."""
-
 NOTES = {  # heading -> what to say if the column is there
     "ours %": "Means over seeds; ± is the 95 % interval (Student's t).",
     "vs {baseline}": "Differences to {baseline} are in points, paired by seed.",
@@ -80,8 +77,10 @@ def _beside_the_paper(
     ]
 
 
-def lines_of(summary: Summary, published: Published) -> list[Line]:
+def lines_of(summary: Summary, published: Mapping[str, Mapping[str, float]]) -> list[Line]:
     """Every rule in every experiment, best of ours first, experiments in the paper's order.
+
+    published   experiment -> label -> accuracy as printed in the paper
 
     Labels such as "fedstale-0.7" are one rule under several settings. The paper has one line for
     them; ours is the setting with the best accuracy on images that are neither trained on nor in
@@ -110,7 +109,6 @@ def _held_out(row: Entry) -> Estimate | None:
 
 
 def _cells(line: Line, summary: Summary) -> dict[str, str]:
-    """Heading -> cell."""
     row, difference = line.row, MISSING
     if row.accuracy is not None and line.paper is not None:
         difference = points(row.accuracy.mean - line.paper)

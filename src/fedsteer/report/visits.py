@@ -14,6 +14,7 @@ import numpy as np
 from fedsteer.records import Run
 from fedsteer.records.files import look, number, rounded
 from fedsteer.report.curves import thinned
+from fedsteer.report.entries import grouped
 from fedsteer.report.statistics import Estimate, estimate
 
 EDGES = sorted({round(2 ** (step / 2)) for step in range(42)})
@@ -25,10 +26,6 @@ SHOWN_REASONS, SHOWN_CLIENTS = 20, 6
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
 EVERYBODY = ""
-Staleness = dict[str, Counter[int]]
-"""Data group -> bin -> count."""
-Errors = dict[tuple[str, str], dict[int, list[float]]]
-"""(column of the records, "staleness" or "round") -> bin -> relative errors, in training."""
 
 
 @dataclass
@@ -36,8 +33,11 @@ class Visits:
     """Sums over the rows of one run."""
 
     rows: int = 0
-    staleness: Staleness = field(default_factory=lambda: defaultdict(Counter))
-    errors: Errors = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    staleness: Counter[tuple[str, int]] = field(default_factory=Counter)  # by data group and bin
+    # Relative errors in training, by column of the records, "staleness" or "round", and bin.
+    errors: dict[tuple[str, str, int], list[float]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
     unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
@@ -57,13 +57,13 @@ def read_visits(run: Run) -> Visits:
         if event != "fresh" or staleness is None or staleness < 1:
             continue
         where = bisect_right(EDGES, staleness, hi=len(EDGES) - 1) - 1
-        visits.staleness[str(groups.get(client, EVERYBODY))][where] += 1
+        visits.staleness[str(groups.get(client, EVERYBODY)), where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
             if error is None or 0 < moment <= warm_up:
                 continue
             for axis, at in (("staleness", where), ("round", (moment - warm_up - 1) // SPAN)):
-                visits.errors[column, axis][at].append(rounded(error))
+                visits.errors[column, axis, at].append(rounded(error))
     return visits
 
 
@@ -73,17 +73,15 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
     y       share per round of absence: bins differ in width, and a wide one would look like a peak
     share   share of the whole bin
     """
-    pooled: Staleness = defaultdict(Counter)
-    for one in visits:
-        for group, counts in one.staleness.items():
-            pooled[group].update(counts)
+    pooled = sum((one.staleness for one in visits), Counter[tuple[str, int]]())
     shares = {}
-    for group, counts in sorted(pooled.items()):
-        bins, total = sorted(counts), counts.total()
+    for group in sorted({group for group, _ in pooled}):
+        bins = sorted(where for name, where in pooled if name == group)
+        total = sum(pooled[group, one] for one in bins)
         shares[group] = {
             "x": [bin_centre(one) for one in bins],
-            "y": [rounded(counts[one] / total / len(bin_rounds(one)), 3) for one in bins],
-            "share": [rounded(counts[one] / total, 3) for one in bins],
+            "y": [rounded(pooled[group, one] / total / len(bin_rounds(one)), 3) for one in bins],
+            "share": [rounded(pooled[group, one] / total, 3) for one in bins],
             "bin": [bin_words(one) for one in bins],
         }
     return shares or None
@@ -91,38 +89,33 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
 
 def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
     """Mean relative error of the estimate by staleness: mean over seeds of each seed's mean."""
-    found = mean_errors(visits, "relative_error", "staleness")
+    over = "relative_error", "staleness"
+    found = mean_errors(visits, *over)
     if not found:
         return None
-    seeds = [one.errors.get(("relative_error", "staleness"), {}) for one in visits]
     return {
         "x": [bin_centre(where) for where in found],
         "mean": [rounded(one.mean) for one in found.values()],
         "half": [rounded(one.drawn, 3) for one in found.values()],
         "bin": [bin_words(where) for where in found],
-        "count": [sum(len(one.get(where, ())) for one in seeds) for where in found],
+        "count": [sum(len(one.errors[*over, where]) for one in visits) for where in found],
     }
 
 
 def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, Estimate]:
     """Bin -> mean over seeds of each seed's mean."""
-    seeds = [one.errors.get((column, axis), {}) for one in visits]
-    found = {
-        at: estimate(float(np.mean(seed[at])) for seed in seeds if at in seed)
-        for at in sorted({at for seed in seeds for at in seed})
-    }
+    bins = sorted({key[2] for one in visits for key in one.errors if key[:2] == (column, axis)})
+    values = {at: [one.errors[column, axis, at] for one in visits] for at in bins}
+    found = {at: estimate(float(np.mean(own)) for own in values[at] if own) for at in bins}
     return {at: one for at, one in found.items() if one is not None}
 
 
 def unused_updates(visits: Sequence[Visits]) -> list[dict[str, Any]]:
     """Reasons with their clients and rounds; the most frequent reason first."""
-    by_reason: dict[str, list[tuple[int, str]]] = defaultdict(list)
-    for one in visits:
-        for moment, client, reason in one.unused:
-            by_reason[reason].append((moment, client))
+    by_reason = grouped((case for one in visits for case in one.unused), lambda case: case[2])
     found = []
     for reason, cases in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0])):
-        clients = sorted({client for _, client in cases}, key=_natural)
+        clients = sorted({client for _, client, _ in cases}, key=_natural)
         found.append(
             {"reason": reason, "times": len(cases), "rounds": [min(cases)[0], max(cases)[0]]}
             | {"clients": clients[:SHOWN_CLIENTS], "of": len(clients)}

@@ -28,11 +28,10 @@ def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
     others pale. Larger values have the last colour. The table says how alike a client's coordinates
     are some rounds apart, and those of different clients.
     """
-    known: dict[str, list[tuple[list[str], Floats]]] = {}  # rule -> per seed, clients and values
+    known = {}  # rule -> per seed, clients and values
     for name, entry in named(gather(runs)).items():
-        for run in entry.shown:
-            if (found := watched(run)) is not None:
-                known.setdefault(name, []).append((found[0], found[1].astype(np.float64)))
+        if seeds := [found for found in map(watched, entry.shown) if found is not None]:
+            known[name] = seeds
     if not known:
         return None
 

@@ -15,9 +15,6 @@ from fedsteer.report.styles import Style, styles
 from fedsteer.report.tables import hundredths, table, with_half
 from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
 
-Errors = dict[str, dict[int, Estimate]]
-"""What they are over (staleness or round) -> bin -> mean."""
-
 
 def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
@@ -62,8 +59,8 @@ def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure 
     return plotting.Figure(table=f"{numbers}\n{note}\n", height=4.0, draw=draw)
 
 
-def _series(runs: Iterable[Run]) -> list[tuple[str, Style, Errors]]:
-    """Both kinds of error of every rule whose rows of clients are there."""
+def _series(runs: Iterable[Run]) -> list[tuple[str, Style, dict[str, dict[int, Estimate]]]]:
+    """Both kinds of error, by axis and bin, of every rule whose rows of clients are there."""
     entries = gather(runs)
     looks = styles(entries)
     found = []

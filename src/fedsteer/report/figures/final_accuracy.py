@@ -8,7 +8,7 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.report.entries import gather, in_order
 from fedsteer.report.figures import plotting
-from fedsteer.report.statistics import Estimate, estimate
+from fedsteer.report.statistics import estimate
 from fedsteer.report.styles import LIGHT, Style, styles
 from fedsteer.report.tables import MISSING, percent, points, table, with_half
 
@@ -18,27 +18,25 @@ ASIDE = 0.3  # points between seeds of the same accuracy, so that all can be see
 
 def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
     """One line per ridge; the table has the difference of two ridges paired by seed."""
-    found: dict[float, dict[int, dict[int, float]]] = {}  # ridge -> size -> seed -> accuracy
+    found: dict[tuple[float, int], dict[int, float]] = {}  # ridge and size -> seed -> accuracy
     for entry in gather(runs):
         options = look(entry.runs[0].manifest, "rule", "options")
         size, ridge = number(options, "core_size"), number(options, "ridge")
         pairs = [(run.seed, number(run.result, "accuracy")) for run in entry.counted]
         known = {seed: value for seed, value in pairs if seed is not None and value is not None}
         if size is not None and ridge is not None and known:
-            found.setdefault(ridge, {})[int(size)] = known
+            found[ridge, int(size)] = known
     if not found:
         return None
-    ridges = sorted(found, reverse=True)
-
-    def mean(seeds: dict[int, float]) -> Estimate | None:
-        return estimate(seeds.values())
+    ridges = sorted({ridge for ridge, _ in found}, reverse=True)
+    sizes = sorted({size for _, size in found})
 
     def draw(figure: plotting.SubFigure) -> None:
         axes = figure.subplots()
         names = []
         for place, ridge in enumerate(ridges):
             style = Style(colour=place % len(LIGHT), dash="solid", marker="circle")
-            means = [(size, mean(seeds)) for size, seeds in sorted(found[ridge].items())]
+            means = [(size, estimate(found.get((ridge, size), {}).values())) for size in sizes]
             line = [(size, 100 * one.mean, 100 * (one.half or 0.0)) for size, one in means if one]
             plotting.draw_line(axes, line, style, marker="o")
             names.append((f"ridge {ridge:g}", style))
@@ -50,13 +48,13 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figu
     headings = ["core set", *(f"ridge {ridge:g} %" for ridge in ridges)]
     headings += ["difference"] if len(ridges) == 2 else []
     rows = []
-    for size in sorted({size for sizes in found.values() for size in sizes}):
-        here = [found[ridge].get(size, {}) for ridge in ridges]
-        cells = [with_half(mean(seeds), percent) for seeds in here]
+    for size in sizes:
+        here = [found.get((ridge, size), {}) for ridge in ridges]
+        cells = [with_half(estimate(seeds.values()), percent) for seeds in here]
         if len(here) == 2:
             first, second = here
-            both = sorted(first.keys() & second.keys())
-            cells.append(with_half(mean({s: first[s] - second[s] for s in both}), points))
+            apart = estimate(first[seed] - second[seed] for seed in sorted(first) if seed in second)
+            cells.append(with_half(apart, points))
         rows.append([str(size), *cells])
     return plotting.Figure(table=table(headings, rows, words=()), height=4.0, draw=draw)
 

@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def mean(self) -> float:
-        return _mean(self.seeds.values())
+        return float(np.mean(list(self.seeds.values())))
 
     @property
     def worst(self) -> float:
@@ -108,7 +108,7 @@ def _best(cells: dict[Place, Cell]) -> set[Place]:
     for place, cell in rivals.items():
         top = tops[place[0]].seeds
         apart = [top[seed] - cell.seeds[seed] for seed in top if seed in cell.seeds]
-        if apart and _mean(apart) <= _error(apart):
+        if apart and np.mean(apart) <= _error(apart):
             found.add(place)
     return found
 
@@ -124,10 +124,11 @@ def _ranks(cells: dict[Place, Cell]) -> dict[str, float]:
             if where == setting and not _full(name)
             if _practical(other.entry.runs[0]) == practical
         ]
-        better, at_least = (sum(map(than, rivals)) for than in (cell.mean.__lt__, cell.mean.__le__))
+        better = sum(rival > cell.mean for rival in rivals)
+        at_least = sum(rival >= cell.mean for rival in rivals)
         key = (not practical, not _full(label), label)
         found.setdefault(key, []).append((better + at_least + 1) / 2)
-    means = {key: _mean(ranks) for key, ranks in found.items()}
+    means = {key: float(np.mean(ranks)) for key, ranks in found.items()}
     return {key[2]: means[key] for key in sorted(means, key=lambda k: (*k[:2], means[k], k[2]))}
 
 
@@ -137,10 +138,6 @@ def _practical(run: Run) -> bool:
 
 def _full(label: str) -> bool:
     return label.startswith(FULL)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
 
 
 def _error(values: Collection[float]) -> float:
