@@ -188,14 +188,9 @@ def _remove_damaged(source: Source, target: Path) -> None:
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
     """Write the members side by side, without the archive's folders."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as packed_zip:
-            for member in members:
-                (target / PurePosixPath(member).name).write_bytes(packed_zip.read(member))
-    else:
-        with tarfile.open(archive) as packed_tar:
-            for member in members:
-                stream = packed_tar.extractfile(member)
-                if stream is None:
-                    raise DataError(f"{archive}: {member} is not a file")
-                (target / PurePosixPath(member).name).write_bytes(stream.read())
+    zipped = zipfile.is_zipfile(archive)
+    opened: Any = zipfile.ZipFile if zipped else tarfile.open
+    with opened(archive) as packed:
+        stream = packed.open if zipped else packed.extractfile
+        for member in members:
+            (target / PurePosixPath(member).name).write_bytes(stream(member).read())
