@@ -96,14 +96,9 @@ def fetch(
     try:
         for download in source.downloads:
             file = PurePosixPath(download.url).name
-            path = Path(
-                pooch.retrieve(
-                    download.url, download.checksum, fname=file, path=target, downloader=downloader
-                )
-            )
+            path = pooch.retrieve(download.url, download.checksum, file, target, None, downloader)
             if download.members:
-                _unpack(path, download.members, target)
-                path.unlink()
+                _unpack(Path(path), download.members, target)
     # pooch raises a ValueError for an unequal checksum; network errors are OSErrors.
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
@@ -187,10 +182,11 @@ def _remove_damaged(source: Source, target: Path) -> None:
 
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
-    """Write the members side by side, without the archive's folders."""
+    """Replace the archive by its members, side by side, without its folders."""
     zipped = zipfile.is_zipfile(archive)
     opened: Any = zipfile.ZipFile if zipped else tarfile.open
     with opened(archive) as packed:
         stream = packed.open if zipped else packed.extractfile
         for member in members:
             (target / PurePosixPath(member).name).write_bytes(stream(member).read())
+    archive.unlink()
