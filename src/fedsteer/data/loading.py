@@ -15,6 +15,8 @@ from fedsteer.data.embedded import made
 from fedsteer.data.files import File
 from fedsteer.errors import ConfigurationError, DataError, extra
 
+Folder = str | os.PathLike[str] | None
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -35,12 +37,7 @@ class _NotFound(DataError):
     """No folder has the files of a data set."""
 
 
-def load(
-    name: str,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Dataset:
+def load(name: str, *, folder: Folder = None, options: Mapping[str, Any] | None = None) -> Dataset:
     """The data set called `name` (see `CATALOGUE`); `options` are those of the made-up one.
 
     Files are searched in `folder` or, if it is not given, in $FEDSTEER_DATA, the cache directory
@@ -52,7 +49,7 @@ def load(
     return _load(source_of(name), folder, options or {})[0]
 
 
-def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckReport:
+def check(name: str, *, folder: Folder = None) -> CheckReport:
     """Look for a data set, read all of it and compare it with the published checksums.
 
     Problems are reported, not raised; only an unknown name is an error.
@@ -68,10 +65,7 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
 
 
 def fetch(
-    name: str,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    downloader: Callable[[str, Any, Any], None] | None = None,
+    name: str, *, folder: Folder = None, downloader: Callable[[str, Any, Any], None] | None = None
 ) -> Path:
     """Download a data set unless it is there and intact; its folder.
 
@@ -108,7 +102,7 @@ def fetch(
 
 
 def _load(
-    source: Source, folder: str | os.PathLike[str] | None, options: Mapping[str, Any]
+    source: Source, folder: Folder, options: Mapping[str, Any]
 ) -> tuple[Dataset, Path | None]:
     """The data set, and the folder of its files."""
     if options and source.make is not made:
@@ -147,7 +141,7 @@ def cache_folder(name: str) -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "fedsteer" / name
 
 
-def searched_folders(source: Source, folder: str | os.PathLike[str] | None = None) -> list[Path]:
+def searched_folders(source: Source, folder: Folder = None) -> list[Path]:
     """Where the files may be, best first. If `folder` is given, it is the only one searched."""
     root = folder if folder is not None else os.environ.get("FEDSTEER_DATA")
     below = (source.name, *source.subfolders, "")  # data sets share file names
@@ -159,7 +153,7 @@ def searched_folders(source: Source, folder: str | os.PathLike[str] | None = Non
     return folders
 
 
-def _not_found(source: Source, folder: str | os.PathLike[str] | None) -> _NotFound:
+def _not_found(source: Source, folder: Folder) -> _NotFound:
     """The error for a data set that was not found; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
     remedy = "it cannot be downloaded; put its files into one of these"
