@@ -127,7 +127,8 @@ def open_run(
         return None
     settings = _as_before(cell.experiment, found, torch_threads)
     world = build_world(settings, cell.seed, cell.rule.everybody)
-    spec = replace(cell.rule, preset_options=found.preset_options)
+    meant = found.preset_options
+    spec = cell.rule if meant is None else replace(cell.rule, preset_options=meant)
     rule = spec.build(cell.experiment, cell.seed, world.reported)
     simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
