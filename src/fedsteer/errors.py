@@ -1,13 +1,5 @@
 """The exceptions of fedsteer.
 
-    FedsteerError
-    ├── ConfigurationError   an option, name or file that cannot work (also a ValueError)
-    ├── RoundRefused         a round with unusable input; the state is unchanged
-    │   └── Diverged         because an update or the aggregate is not finite
-    ├── StateError           a state used twice, by another rule, or of another version
-    ├── DataError            a data file that is missing, damaged or not what it says
-    └── TrainingFailed       local training or evaluation raised
-
 Each has a message of one line. The command line exits with code 2 if it was asked for something
 that cannot work, and with 1 if a run failed after it had begun (RoundRefused, TrainingFailed). Any
 other exception is a bug and keeps its traceback.
@@ -18,7 +10,7 @@ from difflib import get_close_matches
 
 
 class FedsteerError(Exception):
-    """The root of the tree above."""
+    """Whatever fedsteer raises on purpose."""
 
 
 class ConfigurationError(FedsteerError, ValueError):

@@ -55,11 +55,9 @@ class Dataset:
         return channels, height, width
 
     def train(self) -> tuple[NDArray[np.float32], Labels]:
-        """The training points: images in [0, 1] and labels."""
         return self._scaled(self.train_images), self.train_labels.copy()
 
     def test(self) -> tuple[NDArray[np.float32], Labels]:
-        """The test points: images in [0, 1] and labels."""
         return self._scaled(self.test_images), self.test_labels.copy()
 
     def _scaled(self, images: Images) -> NDArray[np.float32]:

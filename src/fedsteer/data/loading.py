@@ -15,6 +15,8 @@ from fedsteer.data.embedded import made
 from fedsteer.data.files import File
 from fedsteer.errors import ConfigurationError, DataError, extra
 
+Folder = str | os.PathLike[str] | None
+
 
 @dataclass(frozen=True)
 class CheckReport:
@@ -35,12 +37,7 @@ class _NotFound(DataError):
     """No folder has the files of a data set."""
 
 
-def load(
-    name: str,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Dataset:
+def load(name: str, *, folder: Folder = None, options: Mapping[str, Any] | None = None) -> Dataset:
     """The data set called `name` (see `CATALOGUE`); `options` are those of the made-up one.
 
     Files are searched in `folder` or, if it is not given, in $FEDSTEER_DATA, the cache directory
@@ -52,7 +49,7 @@ def load(
     return _load(source_of(name), folder, options or {})[0]
 
 
-def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckReport:
+def check(name: str, *, folder: Folder = None) -> CheckReport:
     """Look for a data set, read all of it and compare it with the published checksums.
 
     Problems are reported, not raised; only an unknown name is an error.
@@ -68,10 +65,7 @@ def check(name: str, *, folder: str | os.PathLike[str] | None = None) -> CheckRe
 
 
 def fetch(
-    name: str,
-    *,
-    folder: str | os.PathLike[str] | None = None,
-    downloader: Callable[[str, Any, Any], None] | None = None,
+    name: str, *, folder: Folder = None, downloader: Callable[[str, Any, Any], None] | None = None
 ) -> Path:
     """Download a data set unless it is there and intact; its folder.
 
@@ -96,14 +90,9 @@ def fetch(
     try:
         for download in source.downloads:
             file = PurePosixPath(download.url).name
-            path = Path(
-                pooch.retrieve(
-                    download.url, download.checksum, fname=file, path=target, downloader=downloader
-                )
-            )
+            path = pooch.retrieve(download.url, download.checksum, file, target, None, downloader)
             if download.members:
-                _unpack(path, download.members, target)
-                path.unlink()
+                _unpack(Path(path), download.members, target)
     # pooch raises a ValueError for an unequal checksum; network errors are OSErrors.
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
@@ -113,7 +102,7 @@ def fetch(
 
 
 def _load(
-    source: Source, folder: str | os.PathLike[str] | None, options: Mapping[str, Any]
+    source: Source, folder: Folder, options: Mapping[str, Any]
 ) -> tuple[Dataset, Path | None]:
     """The data set, and the folder of its files."""
     if options and source.make is not made:
@@ -152,7 +141,7 @@ def cache_folder(name: str) -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "fedsteer" / name
 
 
-def searched_folders(source: Source, folder: str | os.PathLike[str] | None = None) -> list[Path]:
+def searched_folders(source: Source, folder: Folder = None) -> list[Path]:
     """Where the files may be, best first. If `folder` is given, it is the only one searched."""
     root = folder if folder is not None else os.environ.get("FEDSTEER_DATA")
     below = (source.name, *source.subfolders, "")  # data sets share file names
@@ -164,7 +153,7 @@ def searched_folders(source: Source, folder: str | os.PathLike[str] | None = Non
     return folders
 
 
-def _not_found(source: Source, folder: str | os.PathLike[str] | None) -> _NotFound:
+def _not_found(source: Source, folder: Folder) -> _NotFound:
     """The error for a data set that was not found; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
     remedy = "it cannot be downloaded; put its files into one of these"
@@ -187,15 +176,11 @@ def _remove_damaged(source: Source, target: Path) -> None:
 
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
-    """Write the members side by side, without the archive's folders."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as packed_zip:
-            for member in members:
-                (target / PurePosixPath(member).name).write_bytes(packed_zip.read(member))
-    else:
-        with tarfile.open(archive) as packed_tar:
-            for member in members:
-                stream = packed_tar.extractfile(member)
-                if stream is None:
-                    raise DataError(f"{archive}: {member} is not a file")
-                (target / PurePosixPath(member).name).write_bytes(stream.read())
+    """Replace the archive by its members, side by side, without its folders."""
+    zipped = zipfile.is_zipfile(archive)
+    opened: Any = zipfile.ZipFile if zipped else tarfile.open
+    with opened(archive) as packed:
+        stream = packed.open if zipped else packed.extractfile
+        for member in members:
+            (target / PurePosixPath(member).name).write_bytes(stream(member).read())
+    archive.unlink()

@@ -47,7 +47,6 @@ class LabelGroups(PartitionOptions):
 
     @property
     def changes_after(self) -> int | None:
-        """The swap."""
         return self.swap_after
 
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:

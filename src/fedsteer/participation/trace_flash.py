@@ -23,8 +23,6 @@ from typing import Any
 from fedsteer.errors import DataError
 from fedsteer.participation.trace import Intervals
 
-_DAY = 86_400.0
-
 # event -> (condition, its value from then on)
 _EFFECTS = {
     "battery_charged_on": ("charging", True),
@@ -45,8 +43,9 @@ def flash_intervals(content: dict[str, Any]) -> tuple[list[Intervals], float]:
     if not any(event in _EFFECTS for events in logs for _, event in events):
         raise DataError("the log has no event about charging, Wi-Fi or the lock")
     midnight = min(times).replace(hour=0, minute=0, second=0)
-    days = (max(times) - midnight) // timedelta(days=1) + 1
-    return [_available(events, midnight) for events in logs], days * _DAY
+    day = timedelta(days=1)
+    length = ((max(times) - midnight) // day + 1) * day
+    return [_available(events, midnight) for events in logs], length.total_seconds()
 
 
 def _events(record: dict[str, Any], device: str) -> list[Event]:

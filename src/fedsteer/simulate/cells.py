@@ -9,7 +9,7 @@ from typing import Any
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.records.names import FULL, MANIFEST, SEED, label_of
-from fedsteer.rules import PRESETS, RULES, Rule, make_rule, preset_options
+from fedsteer.rules import RULES, Rule, make_rule, preset_options
 from fedsteer.simulate.experiment import Experiment, rule_option
 
 MOST_WARM_UP = 1_000_000
@@ -24,14 +24,12 @@ class RuleSpec:
     name: str
     preset: str
     options: dict[str, Any]
+    preset_options: dict[str, Any]  # what `preset` stands for
     everybody: bool = False  # full participation: FedAvg with all clients present
-    preset_options: dict[str, Any] | None = None  # what `preset` stands for; None: as today
 
     def record(self) -> dict[str, Any]:
         """For the manifest; `everybody` follows from the label."""
-        meant = preset_options(RULES[self.name], self.preset)
-        record = {name: value for name, value in vars(self).items() if name != "everybody"}
-        return record | {"preset_options": meant}
+        return {name: value for name, value in vars(self).items() if name != "everybody"}
 
     @property
     def slug(self) -> str:
@@ -51,15 +49,12 @@ class RuleSpec:
         elif estimated:
             options["probabilities"] = "shrunk"
         own = {name: _with_numbers(rule_option(value)) for name, value in self.options.items()}
-        meant = self.preset_options
-        if meant is None:
-            meant = preset_options(RULES[self.name], self.preset)
         if own.get("select") == "frequent" and odds is not None and not estimated:
             # Ties are broken at random: neighbours may have something in common.
             lots = generator(seed, "equally frequent clients").random(len(odds))
             often = {client: float(p) + 1e-9 * lots[client] for client, p in enumerate(odds)}
             own.setdefault("frequencies", often)
-        return make_rule(self.name, **(meant | options | own))
+        return make_rule(self.name, **(self.preset_options | options | own))
 
 
 @dataclass(frozen=True)
@@ -85,11 +80,14 @@ def find_rule(experiment: Experiment, text: str) -> RuleSpec:
         name = "fedavg"
     if name not in RULES:
         raise unknown("rule", name, [*RULES, FULL, *experiment.variants])
-    if preset and preset not in PRESETS:
-        raise unknown("preset", preset, PRESETS)
-    options = own if everybody else experiment.options.get(name, {}) | own
+    preset = preset or "paper"
     return RuleSpec(
-        label=label, name=name, preset=preset or "paper", options=options, everybody=everybody
+        label=label,
+        name=name,
+        preset=preset,
+        options=own if everybody else experiment.options.get(name, {}) | own,
+        preset_options=preset_options(RULES[name], preset),
+        everybody=everybody,
     )
 
 

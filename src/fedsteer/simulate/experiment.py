@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from fedsteer.data import PARTITIONS, PartitionOptions
 from fedsteer.errors import ConfigurationError, check_name, unknown
@@ -184,8 +185,7 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
     changes: dict[str, Any] = {}
     for key, value in table.items():
         path = f"{where}{key}"
-        if key not in known:
-            raise unknown("setting", path, [f"{where}{name}" for name in known])
+        check_name("setting", path, [f"{where}{name}" for name in known])
         current = getattr(base, key)
         if is_dataclass(current):
             if not isinstance(value, Mapping):
@@ -216,8 +216,7 @@ def _of_kind(
     defaults = {e.name: default_of(e) for options in kinds.values() for e in fields(options)}
     for key, value in table.items():
         path = f"{section}.{key}"
-        if key not in ("kind", *defaults):
-            raise unknown("setting", path, [f"{section}.{name}" for name in ("kind", *defaults)])
+        check_name("setting", path, [f"{section}.{name}" for name in ("kind", *defaults)])
         if key not in ("kind", *known) and value != defaults[key]:
             owners = kinds_that_know(kinds, key)
             raise ConfigurationError(_only_for(path, f"{section}.kind", owners, kind))
@@ -237,20 +236,19 @@ def _update(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fitting(value: Any, hint: Any, path: str) -> Any:
     """The value if it is of the field's type; ints pass as floats, "none" as None."""
-    kinds = getattr(hint, "__args__", (hint,)) if "|" in str(hint) else (hint,)
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if type(None) in kinds and value in (None, "none"):
         return None
     if isinstance(value, int) and abs(value) > MOST_WHOLE:
         raise ConfigurationError(f"{path} must be a number that fits into 64 bits")
     for kind in kinds:
-        plain = getattr(kind, "__origin__", kind)
+        plain = get_origin(kind) or kind
         if plain is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
         if plain is list and isinstance(value, list):
-            return [_fitting(entry, kind.__args__[0], f"every entry of {path}") for entry in value]
+            (inner,) = get_args(kind)
+            return [_fitting(entry, inner, f"every entry of {path}") for entry in value]
         if isinstance(value, plain) and not (plain is int and isinstance(value, bool)):
             return value
-    words = (
-        "none" if k is type(None) else str(getattr(k, "__origin__", k).__name__) for k in kinds
-    )
+    words = ("none" if k is type(None) else (get_origin(k) or k).__name__ for k in kinds)
     raise ConfigurationError(f"{path} must be {' or '.join(words)}, not {value!r:.80}")

@@ -105,7 +105,6 @@ class Simulation:
             yield self.round()
 
     def round(self) -> RoundResult:
-        """One round."""
         asked = self.ask()
         trained = self.world.engine.train_orders(asked.orders)
         return self.absorb(asked, trained)

@@ -104,7 +104,6 @@ class OpenRun:
         self.records.close()
 
     def progress(self, result: RoundResult) -> Progress:
-        """How far the run is after this round."""
         return Progress(
             trained=self.simulation.trained,
             rounds=self.simulation.world.experiment.run.rounds,
@@ -128,14 +127,15 @@ def open_run(
         return None
     settings = _as_before(cell.experiment, found, torch_threads)
     world = build_world(settings, cell.seed, cell.rule.everybody)
-    spec = replace(cell.rule, preset_options=found.preset_options)
+    meant = found.preset_options
+    spec = cell.rule if meant is None else replace(cell.rule, preset_options=meant)
     rule = spec.build(cell.experiment, cell.seed, world.reported)
     simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
-    try:
+    with ExitStack() as unless_opened:
+        unless_opened.callback(records.close)
         found = found_run(cell, resume)  # another process may have written here meanwhile
         if found.finished:
-            records.close()
             return None
         checkpoint = records.load()
         if checkpoint is None:
@@ -148,9 +148,7 @@ def open_run(
                 raise DataError(f"{cell.folder / CHECKPOINT} is damaged: {error!r}") from error
             records.rewind(checkpoint.offsets)
         found.rows("rounds")  # raises if they are damaged: now, not after all rounds
-    except BaseException:
-        records.close()
-        raise
+        unless_opened.pop_all()
     (cell.folder / FAILURE).unlink(missing_ok=True)
     if checkpoint is None:
         value = manifest(replace(world, experiment=cell.experiment), cell.rule)

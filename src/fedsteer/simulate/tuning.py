@@ -66,9 +66,8 @@ def at_best_rates(cells: Iterable[Cell], scores: Scores) -> list[Cell]:
         one = cell.experiment
         own = scores.get(one.name, {}).get(cell.rule.label)
         rate = best_rate(own) if own else 0.0
-        if (one.name, rate) not in made:
-            made[one.name, rate] = one.changed({TUNED: rate} if own else {"tuned": []})
-        found.append(replace(cell, experiment=made[one.name, rate]))
+        tuned = one.changed({TUNED: rate} if own else {"tuned": []})
+        found.append(replace(cell, experiment=made.setdefault((one.name, rate), tuned)))
     return found
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsteer.data import Dataset, Partition, load, who_holds_what
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
-from fedsteer.participation import Bernoulli, Participation
+from fedsteer.participation import PROCESSES, Participation
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.training import (
     Engine,
@@ -100,12 +100,8 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         Holdings(since=since, partition=own, holds=who_holds_what(own, dataset.train_labels))
         for since, own in phases.items()
     )
-    clients = partition.clients
-    present = experiment.participation.process(clients, seed)
-    reported = experiment.participation.told(present, seed)
-    if everybody:
-        reported = np.ones(clients)
-        present = Bernoulli(reported)
+    participation = PROCESSES["everybody"]() if everybody else experiment.participation
+    present = participation.process(partition.clients, seed)
     network = make_network(
         experiment.model.name, dataset.shape, dataset.classes, experiment.model.options
     )
@@ -124,7 +120,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         dataset=dataset,
         holdings=holdings,
         participation=present,
-        reported=reported,
+        reported=participation.told(present, seed),
         network=network,
         engine=engine,
         torch_threads=torch_threads,

@@ -84,8 +84,7 @@ class _Sweep:
         self.heard: set[int] = set()  # attempts that have started
         self.losses = dict.fromkeys((cell.folder for cell in cells), 0)
         self.attempts = 0
-        self.stopped = False
-        self.problem: Exception | None = None
+        self.end: Exception | None = None  # why nothing new is sent out
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # On this machine, so the office is lost only together with us.
@@ -96,32 +95,30 @@ class _Sweep:
 
     def run(self) -> None:
         """Until nothing is left; after Ctrl-C, until all running tasks have come back."""
-        interrupted = False
         with polite() as stopping:
             try:
                 while self.waiting or self.running:
-                    if stopping() and not interrupted:
-                        interrupted = True
-                        self.stop()
+                    if stopping():
+                        self._stop(Interrupted())
                     self._send_out()
                     self._listen()
             except KeyboardInterrupt:  # the second Ctrl-C does not wait
-                interrupted = True
+                self.end = self.end or Interrupted()
                 for reference in self.running:
                     self.ray.cancel(reference, force=True)
             except self.ray.exceptions.RayError as error:
                 lost = f"the Ray cluster is lost ({first_line(error)}); the same command resumes"
                 raise FedsteerError(lost) from None
-        if self.problem is not None:
-            raise self.problem
-        if interrupted:
-            raise Interrupted
+        if self.end is not None:
+            raise self.end
 
-    def stop(self) -> None:
+    def _stop(self, reason: Exception) -> None:
         """Let running tasks save their run and come back; cancel those that have not started."""
-        if self.stopped:
+        before = self.end
+        if before is None or isinstance(before, Interrupted):
+            self.end = reason  # the first error, even if it comes after a Ctrl-C
+        if before is not None:
             return
-        self.stopped = True
         self.waiting.clear()
         self.ray.get(self.office.stop.remote())
         self._take_messages()
@@ -180,7 +177,7 @@ class _Sweep:
                     f"the machines of the Ray cluster lack {error.cause.name!r}: each needs the "
                     "same fedsteer and what the experiment imports"
                 )
-            self._fail(problem)
+            self._stop(problem)
             return
         except self.ray.exceptions.RayError as error:
             self._lose(task, error)
@@ -188,21 +185,16 @@ class _Sweep:
         unpack(parcel, task.cell.folder)
         if not stopped:
             self.tell(task.cell, None)
-        elif not self.stopped:  # by a signal to the machine, not by us
+        elif self.end is None:  # by a signal to the machine, not by us
             self.waiting.append(task.cell)
 
     def _lose(self, task: Task, error: Exception) -> None:
         self.losses[task.cell.folder] += 1
         if self.losses[task.cell.folder] > LOSSES:
             often = f"was lost {LOSSES + 1} times in a row: {first_line(error)}"
-            self._fail(FedsteerError(f"{task.cell.folder} {often}"))
-        elif not self.stopped:
+            self._stop(FedsteerError(f"{task.cell.folder} {often}"))
+        elif self.end is None:
             self.waiting.append(task.cell)
-
-    def _fail(self, problem: Exception) -> None:
-        """The first problem ends the sweep; running tasks still come back."""
-        self.problem = self.problem or problem
-        self.stop()
 
 
 def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:

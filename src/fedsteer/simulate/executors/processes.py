@@ -99,17 +99,14 @@ def one_thread_each(device: str) -> Iterator[None]:
     Its matrices are of size k; with a hundred columns the threads of several processes would wait
     for each other most of the time. On a CPU, a run chooses its threads itself.
     """
-    before = {name: os.environ.get(name) for name in BLAS_THREADS}
-    if device != "cpu" and not any(before.values()):  # unless the user chose
-        os.environ.update(dict.fromkeys(before, "1"))
+    users_choice = any(map(os.environ.get, BLAS_THREADS))
+    added = () if device == "cpu" or users_choice else BLAS_THREADS
+    os.environ.update(dict.fromkeys(added, "1"))
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in added:
+            del os.environ[name]
 
 
 def _start_worker(messages: Any, halt: Any) -> None:

@@ -112,7 +112,6 @@ class Correspondent:
         self._tell()
 
     def watch(self, progress: Progress) -> None:
-        """After every round."""
         import ray
 
         now = monotonic()
