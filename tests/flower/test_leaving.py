@@ -220,3 +220,19 @@ def test_a_client_that_left_a_known_population_may_return(tmp_path: Path) -> Non
     ]
     assert events == [(1, "fresh"), (2, "fresh"), (3, "fresh"), (4, "fresh")]
     assert sum(strategy.run.state.clients.sizes.values()) == sum(known.values())
+
+
+@pytest.mark.parametrize("population", [None, {c: 10 + c for c in range(1, 6)}])
+def test_a_client_that_fell_silent_can_leave_for_good(population: Any, tmp_path: Path) -> None:
+    """Its identity goes too: another node may take its id."""
+
+    def quiet(message: Any) -> Any:
+        return None if message.content["config"]["server-round"] > 10 else drifting(2)(message)
+
+    strategy = FedSteer(folder=str(tmp_path), fraction_evaluate=0.0, population=population)
+    others = {10 + client: drifting(client) for client in (1, 3, 4, 5)}
+    start(strategy, FakeGrid(others | {12: quiet}), 130)
+    assert "client-2" not in members(strategy)
+    strategy.leave([2])
+    assert "client-2" not in strategy.run.identities.names.values()
+    assert strategy.run.state.clients.silent == []

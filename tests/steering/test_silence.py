@@ -128,3 +128,20 @@ def test_a_returning_client_may_say_how_large_it_was() -> None:
         more = {} if brought is None else {"sizes": brought}
         back = play(rule, state.copy(), last + 2, ["c"], **more)
         assert back.state.clients.sizes["c"] == believed
+
+
+@pytest.mark.parametrize("name", ["fedsteer", "fedvarp", "mifa", "cluster_fedvarp", "scaffold"])
+def test_a_silent_client_can_leave_for_good(name: str) -> None:
+    """Then nothing is known of it any more: without a size it cannot come back."""
+    rule = make_rule(name, preset="practical", leave_after=5.0)
+    state, more = rule.init(DIM, [4.0, 4.0, 2.0]), {}
+    for number in range(1, 131):
+        present = [0, 1, 2] if number < 21 else [0, 1]
+        more = {"steps": [3] * len(present)} if name == "scaffold" else {}
+        state = play(rule, state, number, present, **more).state
+    assert state.clients.members == [0, 1]
+    state = rule.leave(state, [2])
+    assert state.clients.members == [0, 1]
+    more = {"steps": [3]} if name == "scaffold" else {}
+    dropped = play(rule, state, 131, [2], **more).diagnostics.dropped
+    assert "cannot join" in dropped[2]

@@ -75,15 +75,15 @@ class Identities:
         return not self.authenticated or node in self.keys
 
     def leavers(self, names: Iterable[str], members: Iterable[Any]) -> list[str]:
-        """The members among `names`. Clients that left before are skipped, strangers refused."""
+        """The clients of these names. Those that left before are skipped, strangers refused."""
         wanted, known = list(dict.fromkeys(names)), set(members)
-        strangers = [name for name in wanted if name not in known and name not in self.left]
-        if strangers:
+        met = known.union(self.left, self.names.values(), self.keys.values())
+        if strangers := [name for name in wanted if name not in met]:
             raise ConfigurationError(
                 f"{strangers[0]} is not a client of this run, so no client leaves; known: "
                 f"{few(known) or 'none'}"
             )
-        return [name for name in wanted if name in known]
+        return [name for name in wanted if name in known or name not in self.left]
 
     def forget(self, names: Collection[str]) -> None:
         """Forget clients that left for good; their nodes and ids are free again."""

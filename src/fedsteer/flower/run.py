@@ -219,6 +219,10 @@ class ServerRun:
         found = step.diagnostics
         warn_of("%s was dropped: %s", found.dropped)
         warn_of("%s reported %.4g data points; far fewer are believed", found.disbelieved)
+        warn_of("%s sent an update far too long; %.2g of it counts", found.cut_down)
+        if found.trust < 1.0:
+            fewer = "far fewer clients come than before: estimates of the others count %.2g"
+            log(WARNING, f"fedsteer: {fewer}", found.trust)
         warn_of("%s has been silent for %s rounds, and soon counts as gone", found.fading)
         warn_of("%s was silent for %s rounds, and counts as gone until it answers", found.gone)
         model = self.model
@@ -305,7 +309,9 @@ class ServerRun:
         names, self._leaving = self._leaving, []
         leavers = self.identities.leavers(names, self.state.clients.members) if names else []
         if leavers:
-            self.state = self.rule.leave(self.state, leavers)
+            clients = self.state.clients
+            known = {*clients.members, *clients.silent}
+            self.state = self.rule.leave(self.state, [name for name in leavers if name in known])
             self.identities.forget(leavers)
             log(INFO, "fedsteer: left for good: %s", few(leavers))
             if save:

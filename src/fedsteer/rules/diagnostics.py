@@ -23,6 +23,10 @@ from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.state import State
 
 
+NEXT_TO_NOTHING = 0.01
+"""An update with a smaller factor is worth a warning: honest ones are never cut down so far."""
+
+
 def _empty() -> Floats:
     return np.zeros(0)
 
@@ -72,6 +76,14 @@ class Diagnostics:
             return {}
         reports = zip(self.clients, self.claimed_sizes.tolist(), self.sizes.tolist(), strict=True)
         return {client: claimed for client, claimed, used in reports if claimed > used}
+
+    @cached_property
+    def cut_down(self) -> Mapping[ClientId, float]:
+        """Factors of the updates that `update_bound` left next to nothing of."""
+        if self.update_factors is None:
+            return {}
+        factors = zip(self.clients, self.update_factors.tolist(), strict=True)
+        return {client: factor for client, factor in factors if factor < NEXT_TO_NOTHING}
 
     @cached_property
     def staleness(self) -> Floats:

@@ -125,7 +125,7 @@ class Rule:
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._memory_of(state)
-        names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)))
+        names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)), silent=True)
         new_state = state.renew()
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)

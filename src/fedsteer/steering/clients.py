@@ -218,11 +218,16 @@ class Clients(Component):
         self.source.restart(self.clock)
         self.attendance.restart()
 
-    def resolve(self, clients: Iterable[ClientId]) -> tuple[list[ClientId], Integers]:
-        """Plain ids and slots of members; a stranger is refused."""
+    def resolve(
+        self, clients: Iterable[ClientId], *, silent: bool = False
+    ) -> tuple[list[ClientId], Integers]:
+        """Plain ids and slots of members, and of clients that fell `silent`; others are refused."""
         names = plain_ids(clients)
         slots = self.roster.find(names)
-        absent = np.flatnonzero((slots < 0) | (self.sizes[np.maximum(slots, 0)] <= 0))
+        sizes = self.sizes[np.maximum(slots, 0)]
+        if silent:
+            sizes = sizes + self.away[np.maximum(slots, 0)]
+        absent = np.flatnonzero((slots < 0) | (sizes <= 0))
         if len(absent):
             strangers = [names[i] for i in absent]
             raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
@@ -241,8 +246,8 @@ class Clients(Component):
         return gone, fading
 
     def leave(self, clients: Sequence[ClientId], *, silently: bool = False) -> None:
-        """Forget these members; those that left `silently` can return as they were."""
-        names, slots = self.resolve(clients)
+        """Forget these clients; those that leave `silently` can return as they were."""
+        names, slots = self.resolve(clients, silent=True)
         sizes = self.sizes[slots]
         returning = silently and self.closed
         if returning or len(self.away.values):

@@ -39,6 +39,12 @@ class ClientsView:
         return self._clients.members()
 
     @property
+    def silent(self) -> list[ClientId]:
+        """Clients of a closed population that were silent for too long, until they return."""
+        roster, away = self._clients.roster, self._clients.away.values
+        return [roster.name(int(slot)) for slot in np.flatnonzero(away > 0)]
+
+    @property
     def sizes(self) -> dict[ClientId, float]:
         """n_i of each member."""
         return self._of_members(self._clients.sizes)
