@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import CORRECTION
-from fedsteer.flower.model import to_named
 from fedsteer.flower.replies import number_in
 
 
@@ -65,7 +64,7 @@ def sent_parameters(model: Any, message: Message) -> list[Any]:
 def correction(message: Message) -> dict[str, NDArray[Any]] | None:
     """SCAFFOLD's c - c_i by array names; None if the message has none."""
     record = message.content.array_records.get(CORRECTION)
-    return None if record is None else to_named(record)
+    return None if record is None else {name: array.numpy() for name, array in record.items()}
 
 
 def add_correction(model: Any, message: Message) -> None:

@@ -5,9 +5,10 @@ batch-norm statistics, layers outside the chosen subset) are averaged over the f
 Flower's FedAvg does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,19 @@ class Malformed(Exception):
 
 
 def to_named(record: ArrayRecord) -> Arrays:
-    """Flower's arrays as NumPy's."""
-    return {name: array.numpy() for name, array in record.items()}
+    """Flower's arrays as NumPy's, read-only: they share the record's memory."""
+    return {name: _view(array) for name, array in record.items()}
+
+
+def _view(array: Array) -> NDArray[Any]:
+    """What `array.numpy()` copies. Its bytes are a file of NumPy's."""
+    file = BytesIO(array.data)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        return array.numpy()
+    shape, transposed, dtype = np.lib.format.read_array_header_1_0(file)
+    values = np.frombuffer(array.data, dtype, offset=file.tell())
+    return values.reshape(shape, order="F" if transposed else "C")
 
 
 def to_record(named: Named) -> ArrayRecord:
@@ -74,12 +86,23 @@ class Layout:
 
     def flatten(self, arrays: Named) -> NDArray[Any]:
         """The (d,) vector of the steered arrays; float64 if any of them is, else float32."""
+        return self._filled(lambda piece, out: np.copyto(out, arrays[piece.name].reshape(-1)))
+
+    def update(self, sent: NDArray[Any], arrays: Named) -> NDArray[Any]:
+        """The (d,) vector that was sent minus that of the arrays that came back."""
+        return self._filled(
+            lambda piece, out: np.subtract(
+                sent[piece.place], arrays[piece.name].reshape(-1), out=out, casting="same_kind"
+            )
+        )
+
+    def _filled(self, fill: Callable[[Piece, NDArray[Any]], object]) -> NDArray[Any]:
         steered = [piece for piece in self.pieces if piece.place is not None]
         wide = any(piece.dtype.endswith("f8") for piece in steered)
         flat = np.empty(self.dim, np.float64 if wide else np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
             for piece in steered:
-                flat[piece.place] = arrays[piece.name].reshape(-1)
+                fill(piece, flat[piece.place])
         return flat
 
     def rest(self, arrays: Named) -> Arrays:

@@ -182,14 +182,11 @@ def _parse(
         raise Malformed(f"it began from the model of round {version:g}, not {asked.number}")
     numbers = {name: number_in(content.metric_records, key) for name, key in REPORTED.items()}
     losses = [number_in(content.metric_records, key) for key in LOSS_KEYS]
-    update = layout.flatten(named)
-    with np.errstate(over="ignore", invalid="ignore"):
-        np.subtract(asked.sent[node], update, out=update)
     return Reply(
         node=node,
         client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
-        update=update,
+        update=layout.update(asked.sent[node], named),
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
         loss=next((loss for loss in losses if loss is not None), None),
