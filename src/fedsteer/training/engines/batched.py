@@ -45,11 +45,10 @@ class BatchedEngine(Engine):
     joins_runs = True
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network)
-        assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(self.network, layers, self.data.images.device, self.exact)
+        self.gradient = FormulaGradient(self.network, self.data.images.device, self.exact)
         self.width = max(1, MOST_NUMBERS // self.network.dim)
         self.dense: DenseTrainer | None = None
+        layers = self.gradient.layers
         if is_wide(layers) and not self.data.images.is_cuda:
             self.dense = DenseTrainer(layers, self.network.dim, self.data, self.options)
 

@@ -39,6 +39,7 @@ do not depend on how many threads there are.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -69,12 +70,11 @@ Points = NDArray[np.int64]
 """The indices of a client's points: the same array every round."""
 
 
-def is_wide(layers: Sequence[Layer]) -> bool:
+def is_wide(layers: list[Layer]) -> TypeGuard[list[Linear]]:
     """Whether `DenseTrainer` can train the network."""
-    linear = [layer for layer in layers if isinstance(layer, Linear)]
-    if not linear or not is_dense(list(layers)) or linear[0].inside < WIDE:
+    if not is_dense(layers) or layers[0].inside < WIDE:
         return False
-    first = linear[0]
+    first = layers[0]
     return (first.weight, first.bias) == (0, first.inside * first.outside)
 
 
@@ -82,15 +82,14 @@ class DenseTrainer:
     """Trains the orders that it `suits`."""
 
     def __init__(
-        self, layers: Sequence[Layer], dim: int, data: TrainingData, options: LocalTraining
+        self, layers: list[Linear], dim: int, data: TrainingData, options: LocalTraining
     ) -> None:
-        linear = [layer for layer in layers if isinstance(layer, Linear)]
         self.dim, self.data, self.options = dim, data, options
-        self.first = linear[0]
+        self.first = layers[0]
         self.above = self.first.bias + self.first.outside  # where the other layers' weights start
         self.upper = [
             replace(layer, weight=layer.weight - self.above, bias=layer.bias - self.above)
-            for layer in linear[1:]
+            for layer in layers[1:]
         ]
         self.pixels = data.images.flatten(1)
         self.grams = GramMatrices(most=self.pixels.numel() // 2)

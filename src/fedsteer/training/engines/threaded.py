@@ -26,9 +26,7 @@ class ThreadedEngine(Engine):
     name = "threaded"
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network)
-        assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(self.network, layers)
+        self.gradient = FormulaGradient(self.network)
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:

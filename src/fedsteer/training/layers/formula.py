@@ -7,9 +7,9 @@ stacked convolution or a sum.
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers.basic import Flat, Flatten, Layer
+from fedsteer.training.layers.basic import Flat
 from fedsteer.training.layers.convolution import channels_last
-from fedsteer.training.layers.known import is_dense, mixes_samples
+from fedsteer.training.layers.known import is_dense, known_layers, mixes_samples
 from fedsteer.training.loss import cross_entropy_gradient
 from fedsteer.training.networks import Network
 
@@ -24,14 +24,12 @@ class FormulaGradient:
     """
 
     def __init__(
-        self,
-        network: Network,
-        layers: list[Layer],
-        device: torch.device | str = "cpu",
-        exact: bool = True,
+        self, network: Network, device: torch.device | str = "cpu", exact: bool = True
     ) -> None:
-        self.network, self.dense, self.exact = network, is_dense(layers), exact
-        self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
+        layers = known_layers(network)
+        assert layers is not None, "engines say that they support no other networks"
+        self.network, self.layers, self.exact = network, layers, exact
+        self.dense = is_dense(layers)
         self.pads = not mixes_samples(layers)
         on_gpu = torch.device(device).type == "cuda"
         # Large networks with normalisation tolerate bfloat16; small ones without it get tf32.
