@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.gpu.precision import precision
-from fedsteer.training.engines.base import Engine, torch_threads
+from fedsteer.training.engines.base import Engine, Losses, torch_threads
 from fedsteer.training.engines.dense import DenseTrainer, is_wide
 from fedsteer.training.engines.sequential import naming_by_reference
 from fedsteer.training.layers.formula import FormulaGradient
@@ -25,7 +25,6 @@ from fedsteer.training.local import (
     PLAIN_SGD,
     LocalTraining,
     Order,
-    Trained,
     augmented,
     descend,
     schedule,
@@ -58,20 +57,19 @@ class BatchedEngine(Engine):
             return "it needs a network made of layers that it knows by formula"
         return super().supports(network, options, device)
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
         with naming_by_reference(self, orders):
             if self.dense is None:
-                return self._train(orders)
+                return self._train_stacked(orders)
             if self.dense.suits(orders):
                 return self.dense.train(orders)
             # More threads would share out parts of a product, and then results would depend on how
             # many there are.
             with torch_threads(1):
-                return self._train(orders)
+                return self._train_stacked(orders)
 
-    def _train(self, orders: Sequence[Order]) -> Trained:
-        updates = self.no_updates(len(orders))
-        losses = np.zeros(len(orders))
+    def _train_stacked(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        updates, losses = self.no_updates(len(orders)), np.zeros(len(orders))
         schedules = [schedule(self.options, order) for order in orders]
         steps = np.array([len(sizes) for _, sizes in schedules], np.int64)
         last_sizes = np.array([sizes[-1] for _, sizes in schedules], np.int64)
@@ -82,8 +80,8 @@ class BatchedEngine(Engine):
             table, sizes = _stacked([schedules[place] for place in part])
             with precision(self.exact, updates):
                 updates[part], total = self._steps([orders[i] for i in part], table, sizes)
-            losses[part] = total.double().cpu().numpy() / steps[part]
-        return Trained(updates, steps, losses)
+            losses[part] = total.double().cpu().numpy()
+        return updates, losses
 
     def _steps(
         self, orders: Sequence[Order], table: Integers, sizes: Integers

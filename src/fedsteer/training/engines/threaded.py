@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.training.engines.base import Engine, naming, torch_threads
+from fedsteer.training.engines.base import Engine, Losses, naming, torch_threads
 from fedsteer.training.layers.basic import Convolution, Flatten, Linear
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import PLAIN_SGD, LocalRun, LocalTraining, Order, Trained
+from fedsteer.training.local import PLAIN_SGD, LocalRun, LocalTraining, Order
 from fedsteer.training.networks import Network
 
 
@@ -35,12 +35,12 @@ class ThreadedEngine(Engine):
             return "it needs a CPU and a plain stack of convolutions and dense layers"
         return super().supports(network, options, device)
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
-        updates = self.no_updates(len(orders))
-        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        updates, losses = self.no_updates(len(orders)), np.zeros(len(orders))
 
         def train(place: int) -> None:
-            steps[place], losses[place] = self._train(orders[place], updates[place])
+            with naming(orders[place].client):
+                losses[place] = self._train_one(orders[place], updates[place])
 
         threads = max(1, min(torch.get_num_threads(), len(orders)))
         longest_first = sorted(range(len(orders)), key=lambda place: -len(orders[place].points))
@@ -49,18 +49,13 @@ class ThreadedEngine(Engine):
             torch_threads(1),
             ThreadPoolExecutor(threads, "client", torch.set_num_threads, (1,)) as workers,
         ):
-            futures = {place: workers.submit(train, place) for place in longest_first}
-            try:
-                for place, order in enumerate(orders):
-                    with naming(order.client):
-                        futures[place].result()
-            finally:  # if a client fails, wait for those that have begun
-                workers.shutdown(cancel_futures=True)
-        return Trained(updates, steps, losses)
+            # If a client fails, those that have not begun are cancelled.
+            list(workers.map(train, longest_first))
+        return updates, losses
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _train(self, order: Order, update: Tensor) -> tuple[int, float]:
-        """One client; `update` receives start - end."""
+    def _train_one(self, order: Order, update: Tensor) -> float:
+        """The summed loss of one client; `update` receives start - end."""
         run = LocalRun(self.data, self.options, order)
         # Under plain SGD the gradient is never written down: it goes straight into the weights.
         plain = order.plain and not self.options.beyond(PLAIN_SGD)
@@ -74,4 +69,4 @@ class ThreadedEngine(Engine):
             if not plain:
                 run.descend(gradient[0])
         torch.sub(order.start, run.weights, out=update)
-        return len(run.sizes), total / len(run.sizes)
+        return total
