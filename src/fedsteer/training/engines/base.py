@@ -60,6 +60,11 @@ class Engine(ABC):
         return self.data.images.new_empty((count, self.network.dim))
 
 
+def longest_first(orders: Sequence[Order]) -> list[int]:
+    """Places of the orders, most points first: these clients take the most steps."""
+    return sorted(range(len(orders)), key=lambda place: -len(orders[place].points))
+
+
 @contextmanager
 def naming(client: int) -> Iterator[None]:
     """Within the block, errors name the client that they come from."""

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
-from fedsteer.training.engines.base import Engine, Losses
+from fedsteer.training.engines.base import Engine, Losses, longest_first
 from fedsteer.training.engines.sequential import naming_by_reference
 from fedsteer.training.local import LocalRun, LocalTraining, Order, schedule
 from fedsteer.training.loss import cross_entropy
@@ -49,8 +49,7 @@ class CapturedEngine(Engine):
             updates = self.no_updates(len(orders))
             losses = updates.new_zeros(len(orders))
             sizes = [schedule(self.options, order)[1] for order in orders]
-            longest_first = sorted(range(len(orders)), key=lambda place: -len(sizes[place]))
-            tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
+            tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first(orders)])
             self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({int(size) for own in sizes for size in own}):
