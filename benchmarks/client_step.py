@@ -25,7 +25,6 @@ from torch.func import grad_and_value, vmap
 
 from fedsteer.training import Network, make_network
 from fedsteer.training.layers.formula import FormulaGradient
-from fedsteer.training.layers.known import known_layers
 
 NETWORKS: dict[str, tuple[str, tuple[int, int, int], int, dict[str, Any]]] = {
     "emnist-cnn": ("emnist-cnn", (1, 28, 28), 47, {}),
@@ -151,10 +150,9 @@ def main() -> None:
             flat[few].double(), images[few].double(), labels[few], shares[few].double(), None
         )
         for variant in options.variants.split(","):
-            layers = known_layers(network)
             gradient: Any = VmappedGradient(network)
-            if variant != "torch.func" and layers is not None:
-                gradient = FormulaGradient(network, layers, device, exact=variant != "fast")
+            if variant != "torch.func":
+                gradient = FormulaGradient(network, device, exact=variant != "fast")
             torch.backends.cuda.matmul.allow_tf32 = variant == "fast"
             torch.backends.cudnn.allow_tf32 = False
             kind = "float32"

@@ -50,7 +50,7 @@ def test_what_only_fails_together_says_so(
     def fail(*given: object) -> None:
         raise problem
 
-    monkeypatch.setattr(BatchedEngine, "_train", fail)
+    monkeypatch.setattr(BatchedEngine, "_train_stacked", fail)
     data = training_data(sizes=(3, 4, 5))
     with pytest.raises(TrainingFailed, match=words):
         trained_by("batched", NETWORKS["logistic"].network(), data, KINDS["plain"])

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.draws import generator
-from fedsteer.errors import ConfigurationError
 from fedsteer.options import check_options, option
 
 
@@ -37,6 +36,10 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         check_options(self, "training.")
+
+    def steps(self, points: int) -> int:
+        """How many steps a client with that many points takes."""
+        return self.epochs * -(-points // (self.batch or points))
 
     def beyond(self, known: Collection[str]) -> list[str]:
         """Options outside `known` that do not have their defaults."""
@@ -113,18 +116,16 @@ def schedule(options: LocalTraining, order: Order) -> tuple[NDArray[np.int64], N
     No point is dropped in any epoch; a row shorter than the widest is padded with the first point.
     """
     points, count = order.points, len(order.points)
-    if not count:
-        raise ConfigurationError(f"client {order.client} has no data")
-    if options.batch == 0 or options.batch >= count:  # one batch of everything: nothing to draw
-        return np.tile(points, (options.epochs, 1)), np.full(options.epochs, count)
-    draw = order.draw("batches") if options.shuffle else None
-    rows = -(-count // options.batch)
-    table = np.full((options.epochs, rows * options.batch), points[0], np.int64)
+    batch = min(options.batch or count, count)
+    rows = -(-count // batch)
+    # With one batch of everything there is nothing to draw.
+    draw = order.draw("batches") if options.shuffle and rows > 1 else None
+    table = np.full((options.epochs, rows * batch), points[0], np.int64)
     for epoch in table:
         epoch[:count] = points if draw is None else draw.permutation(points)
-    sizes = np.full(rows, options.batch)
-    sizes[-1] = count - (rows - 1) * options.batch
-    return table.reshape(-1, options.batch), np.tile(sizes, options.epochs)
+    sizes = np.full(rows, batch)
+    sizes[-1] = count - (rows - 1) * batch
+    return table.reshape(-1, batch), np.tile(sizes, options.epochs)
 
 
 def descend(

@@ -6,12 +6,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.errors import FedsteerError, TrainingFailed, first_line
+from fedsteer.errors import ConfigurationError, FedsteerError, TrainingFailed, first_line
 from fedsteer.training.local import SGD, LocalTraining, Order, Trained, TrainingData
 from fedsteer.training.networks import Network
+
+Losses = NDArray[np.float64]
 
 
 @dataclass(eq=False)
@@ -38,13 +42,27 @@ class Engine(ABC):
         unknown = options.beyond(SGD)
         return f"it does not know training.{unknown[0]}" if unknown else None
 
-    @abstractmethod
     def train_orders(self, orders: Sequence[Order]) -> Trained:
         """Train all orders; results are in the same order."""
+        for order in orders:
+            if not len(order.points):
+                raise ConfigurationError(f"client {order.client} has no data")
+        updates, losses = self._train(orders)
+        steps = np.array([self.options.steps(len(order.points)) for order in orders], np.int64)
+        return Trained(updates=updates, steps=steps, losses=losses / steps)
+
+    @abstractmethod
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        """(m, d) updates, start - end, and (m,) losses summed over the steps."""
 
     def no_updates(self, count: int) -> Tensor:
         """Uninitialised (count, d) memory for updates, on the device of the data."""
         return self.data.images.new_empty((count, self.network.dim))
+
+
+def longest_first(orders: Sequence[Order]) -> list[int]:
+    """Places of the orders, most points first: these clients take the most steps."""
+    return sorted(range(len(orders)), key=lambda place: -len(orders[place].points))
 
 
 @contextmanager

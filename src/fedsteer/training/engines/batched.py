@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.gpu.precision import precision
-from fedsteer.training.engines.base import Engine, torch_threads
+from fedsteer.training.engines.base import Engine, Losses, longest_first, torch_threads
 from fedsteer.training.engines.dense import DenseTrainer, is_wide
 from fedsteer.training.engines.sequential import naming_by_reference
 from fedsteer.training.layers.formula import FormulaGradient
@@ -25,7 +25,6 @@ from fedsteer.training.local import (
     PLAIN_SGD,
     LocalTraining,
     Order,
-    Trained,
     augmented,
     descend,
     schedule,
@@ -45,11 +44,10 @@ class BatchedEngine(Engine):
     joins_runs = True
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network)
-        assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(self.network, layers, self.data.images.device, self.exact)
+        self.gradient = FormulaGradient(self.network, self.data.images.device, self.exact)
         self.width = max(1, MOST_NUMBERS // self.network.dim)
         self.dense: DenseTrainer | None = None
+        layers = self.gradient.layers
         if is_wide(layers) and not self.data.images.is_cuda:
             self.dense = DenseTrainer(layers, self.network.dim, self.data, self.options)
 
@@ -59,37 +57,31 @@ class BatchedEngine(Engine):
             return "it needs a network made of layers that it knows by formula"
         return super().supports(network, options, device)
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
         with naming_by_reference(self, orders):
             if self.dense is None:
-                return self._train(orders)
+                return self._train_stacked(orders)
             if self.dense.suits(orders):
                 return self.dense.train(orders)
             # More threads would share out parts of a product, and then results would depend on how
             # many there are.
             with torch_threads(1):
-                return self._train(orders)
+                return self._train_stacked(orders)
 
-    def _train(self, orders: Sequence[Order]) -> Trained:
-        updates = self.no_updates(len(orders))
-        losses = np.zeros(len(orders))
-        schedules = [schedule(self.options, order) for order in orders]
-        steps = np.array([len(sizes) for _, sizes in schedules], np.int64)
-        last_sizes = np.array([sizes[-1] for _, sizes in schedules], np.int64)
+    def _train_stacked(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        updates, losses = self.no_updates(len(orders)), np.zeros(len(orders))
         # Of clients with equally many steps, neighbours have batches of about the same size.
-        places = np.lexsort((-last_sizes, -steps)).tolist()
+        places = longest_first(orders)
         for first in range(0, len(places), self.width):
             part = places[first : first + self.width]
-            table, sizes = _stacked([schedules[place] for place in part])
+            total = updates.new_zeros(len(part))
             with precision(self.exact, updates):
-                updates[part], total = self._steps([orders[i] for i in part], table, sizes)
-            losses[part] = total.double().cpu().numpy() / steps[part]
-        return Trained(updates, steps, losses)
+                updates[part] = self.train_together([orders[i] for i in part], total)
+            losses[part] = total.double().cpu().numpy()
+        return updates, losses
 
-    def _steps(
-        self, orders: Sequence[Order], table: Integers, sizes: Integers
-    ) -> tuple[Tensor, Tensor]:
-        """Updates, and losses summed over the steps; clients with the most steps come first."""
+    def train_together(self, orders: Sequence[Order], losses: Tensor) -> Tensor:
+        """Updates of clients, the longest first; their losses are added to `losses`."""
         options, data, start = self.options, self.data, orders[0].start
         if all(order.start is start for order in orders):
             starts = self.gradient.arrange(start[None]).expand(len(orders), -1)
@@ -110,10 +102,10 @@ class BatchedEngine(Engine):
             draws = [order.draw("augment") for order in orders]
         weights = starts.clone()
         velocity = torch.zeros_like(weights) if options.momentum else None
-        losses = start.new_zeros(len(orders))
         plain = all(order.plain for order in orders) and not options.beyond(PLAIN_SGD)
         # In place is half the memory traffic of a gradient and a step.
         rate_in_place = options.rate if plain and not weights.is_cuda else None
+        table, sizes = _stacked([schedule(options, order) for order in orders])
         batches = torch.as_tensor(table, device=start.device)
         for step, own_sizes in enumerate(sizes.T.tolist()):
             running = tuple(size for size in own_sizes if size)
@@ -138,7 +130,7 @@ class BatchedEngine(Engine):
                     None if pull is None else (pull[pick], starts[pick]),
                     _rows(corrections, pick),
                 )
-        return self.gradient.restore(torch.sub(starts, weights, out=weights)), losses
+        return self.gradient.restore(torch.sub(starts, weights, out=weights))
 
 
 def _rows(values: Tensor | None, pick: slice) -> Tensor | None:

@@ -14,16 +14,15 @@ a client starts and back when it ends.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
 from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
-from fedsteer.training.engines.base import Engine
+from fedsteer.training.engines.base import Engine, Losses, longest_first
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained, schedule
+from fedsteer.training.local import LocalRun, LocalTraining, Order, schedule
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
 
@@ -45,14 +44,12 @@ class CapturedEngine(Engine):
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         return "it needs a GPU" if device == "cpu" else super().supports(network, options, device)
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
         with naming_by_reference(self, orders), precision(self.exact, self.data.images):
             updates = self.no_updates(len(orders))
             losses = updates.new_zeros(len(orders))
             sizes = [schedule(self.options, order)[1] for order in orders]
-            steps = np.array([len(own) for own in sizes], np.int64)
-            longest_first = np.argsort(-steps, kind="stable").tolist()
-            tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first])
+            tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first(orders)])
             self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
             for size in sorted({int(size) for own in sizes for size in own}):
@@ -69,7 +66,7 @@ class CapturedEngine(Engine):
                             del working[slot]
             for slot in self.slots:
                 here.wait_stream(slot.stream)
-            return Trained(updates, steps, losses.double().cpu().numpy() / steps)
+            return updates, losses.double().cpu().numpy()
 
 
 class Slot:

@@ -39,25 +39,25 @@ do not depend on how many threads there are.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.training.engines.base import torch_threads
+from fedsteer.training.engines.base import Losses, torch_threads
 from fedsteer.training.layers.activations import activate_, activation_gradient
 from fedsteer.training.layers.basic import Flat, Layer, Linear
+from fedsteer.training.layers.formula import through
 from fedsteer.training.layers.known import is_dense
 from fedsteer.training.local import (
     PLAIN_SGD,
     LocalTraining,
     Order,
-    Trained,
     TrainingData,
     schedule,
 )
-from fedsteer.training.loss import cross_entropy_gradient
 
 WIDE = 256
 """Fewest inputs of the first layer; below that, the number of calls counts more than the work."""
@@ -69,12 +69,11 @@ Points = NDArray[np.int64]
 """The indices of a client's points: the same array every round."""
 
 
-def is_wide(layers: Sequence[Layer]) -> bool:
+def is_wide(layers: list[Layer]) -> TypeGuard[list[Linear]]:
     """Whether `DenseTrainer` can train the network."""
-    linear = [layer for layer in layers if isinstance(layer, Linear)]
-    if not linear or not is_dense(list(layers)) or linear[0].inside < WIDE:
+    if not is_dense(layers) or layers[0].inside < WIDE:
         return False
-    first = linear[0]
+    first = layers[0]
     return (first.weight, first.bias) == (0, first.inside * first.outside)
 
 
@@ -82,15 +81,14 @@ class DenseTrainer:
     """Trains the orders that it `suits`."""
 
     def __init__(
-        self, layers: Sequence[Layer], dim: int, data: TrainingData, options: LocalTraining
+        self, layers: list[Linear], dim: int, data: TrainingData, options: LocalTraining
     ) -> None:
-        linear = [layer for layer in layers if isinstance(layer, Linear)]
         self.dim, self.data, self.options = dim, data, options
-        self.first = linear[0]
+        self.first = layers[0]
         self.above = self.first.bias + self.first.outside  # where the other layers' weights start
         self.upper = [
             replace(layer, weight=layer.weight - self.above, bias=layer.bias - self.above)
-            for layer in linear[1:]
+            for layer in layers[1:]
         ]
         self.pixels = data.images.flatten(1)
         self.grams = GramMatrices(most=self.pixels.numel() // 2)
@@ -101,27 +99,26 @@ class DenseTrainer:
             return False
         counts = [len(order.points) for order in orders]
         most = max(counts)
-        if not min(counts) or 2 * most > self.first.inside or most * most > self.dim:
+        if 2 * most > self.first.inside or most * most > self.dim:
             return False
         return len(counts) * most <= 2 * sum(counts)
 
-    def train(self, orders: Sequence[Order]) -> Trained:
+    def train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        """(m, d) updates, start - end, and (m,) losses summed over the steps."""
         most = max(len(order.points) for order in orders)
         width = max(1, MOST_NUMBERS // (most * (most + self.first.inside)))
         # Made here because what inference mode makes cannot be changed afterwards.
         rows = -(-self.dim // self.first.inside)  # as long as the first matrix's
         room = self.pixels.new_empty((len(orders), rows, self.first.inside))
-        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        losses = np.zeros(len(orders))
         for begin in range(0, len(orders), width):
             part = slice(begin, begin + width)
-            steps[part], losses[part] = self._train(orders[part], room[part])
-        return Trained(room.flatten(1)[:, : self.dim], steps, losses)
+            losses[part] = self._train(orders[part], room[part]).numpy()
+        return room.flatten(1)[:, : self.dim], losses
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _train(
-        self, orders: Sequence[Order], room: Tensor
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Steps and losses; `room` (clients, rows, inputs) receives start - end."""
+    def _train(self, orders: Sequence[Order], room: Tensor) -> Tensor:
+        """Summed losses; `room` (clients, rows, inputs) receives start - end."""
         first, rate, threads = self.first, self.options.rate, torch.get_num_threads()
         most = max(len(order.points) for order in orders)
         start = orders[0].start
@@ -140,7 +137,7 @@ class DenseTrainer:
             padded = images.new_zeros((len(orders), most, rows))
             given = padded[:, :, : first.outside]
             labels = self.data.labels.index_select(0, points).view(len(orders), most)
-            steps, losses = self._steps(orders, images, labels, outputs, upper, given)
+            losses = self._steps(orders, images, labels, outputs, upper, given)
             padded *= rate
             with torch_threads(threads if len(orders) >= threads else 1):
                 if rows == room.shape[1]:
@@ -150,7 +147,7 @@ class DenseTrainer:
             updates = room.flatten(1)
             torch.sum(given, dim=1, out=updates[:, first.bias : self.above])
             torch.sub(starts[:, self.above :], upper, out=updates[:, self.above : self.dim])
-        return steps, losses
+        return losses
 
     def _steps(
         self,
@@ -160,14 +157,13 @@ class DenseTrainer:
         outputs: Tensor,
         upper: Tensor,
         given: Tensor,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> Tensor:
         """All steps: changes `upper` and adds to `given`, which is A / rate."""
         options, activation, most = self.options, self.first.activation, images.shape[1]
         batch, rate = min(options.batch or most, most), options.rate
         counts = np.array([len(order.points) for order in orders])
-        steps = options.epochs * -(-counts // batch)
         gram = images
-        if steps.max() > 1:
+        if options.steps(most) > 1:
             gram = self.grams.stacked([order.points for order in orders], images)
         shares = _shares(tuple(counts.tolist()), batch, images.dtype)
         masks = None
@@ -176,33 +172,25 @@ class DenseTrainer:
         above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
-            start, products, targets = outputs, gram, labels
+            points = [outputs, gram, labels]
             if places is not None:
-                order = torch.arange(len(places)).unsqueeze(1), places
-                start, products, targets = outputs[order], gram[order], labels[order]
-            for begin in range(0, most, batch):
-                pick = slice(begin, begin + batch)
+                rows = places.flatten()
+                points = [p.flatten(0, 1).index_select(0, rows).view_as(p) for p in points]
+            parts = [part.split(batch, dim=1) for part in (*points, shares, given)]
+            for step, (before, inner, own, weights, place) in enumerate(zip(*parts, strict=True)):
                 # At first only the points before this batch have given anything back.
-                met = most if epoch or places is not None else begin
-                value = torch.baddbmm(
-                    start[:, pick], products[:, pick, :met], given[:, :met], alpha=-rate
-                )
-                logits, seen = activate_(value, activation), []
-                for layer in self.upper:
-                    logits, kept = layer.forward(above, logits)
-                    seen.append(kept)
-                loss, back = cross_entropy_gradient(
-                    logits, targets[:, pick], shares[:, pick], masks
-                )
+                met = most if epoch or places is not None else step * batch
+                value = torch.baddbmm(before, inner[:, :, :met], given[:, :met], alpha=-rate)
+                value = activate_(value, activation)
+                loss, back = through(self.upper, above, value, own, weights, masks, first=False)
                 losses += loss
-                for layer, kept in reversed(list(zip(self.upper, seen, strict=True))):
-                    back = layer.backward(above, kept, back, first=False)
                 back = activation_gradient(value, back, activation)
                 if places is None:
-                    given[:, pick].add_(back)
+                    place.add_(back)
                 else:
-                    given.scatter_add_(1, places[:, pick].unsqueeze(2).expand_as(back), back)
-        return steps, losses.numpy() / steps
+                    rows = places[:, step * batch : (step + 1) * batch].flatten()
+                    given.flatten(0, 1).index_add_(0, rows, back.flatten(0, 1))
+        return losses
 
     def _first_outputs(self, starts: Tensor, images: Tensor, threads: int) -> Tensor:
         """(clients, n, out) of the first layer under the starting models."""
@@ -217,7 +205,7 @@ class DenseTrainer:
             return torch.baddbmm(bias.unsqueeze(1), images, matrix.mT.expand(len(images), -1, -1))
 
     def _epochs(self, orders: Sequence[Order], most: int) -> Iterator[Tensor | None]:
-        """(clients, points) places in the order of each epoch; None: as they are stored."""
+        """(clients, points) rows of the stack in the order of each epoch; None: as it is."""
         options = self.options
         if not options.shuffle or not 0 < options.batch < most:
             yield from [None] * options.epochs
@@ -227,7 +215,7 @@ class DenseTrainer:
             count = len(order.points)
             table, _ = schedule(options, replace(order, points=np.arange(count)))
             places[:, client, :count] = table.reshape(options.epochs, -1)[:, :count]
-        yield from torch.from_numpy(places)
+        yield from torch.from_numpy(places + most * np.arange(len(orders))[:, None])
 
 
 class GramMatrices:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.gpu.precision import precision
-from fedsteer.training.engines.base import Engine, naming
-from fedsteer.training.local import LocalRun, LocalTraining, Order, Trained
+from fedsteer.training.engines.base import Engine, Losses, naming
+from fedsteer.training.local import LocalRun, LocalTraining, Order
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network
 
@@ -28,9 +28,8 @@ class SequentialEngine(Engine):
         """Everything: this engine defines what an option means."""
         return None
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
-        updates = self.no_updates(len(orders))
-        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
+        updates, losses = self.no_updates(len(orders)), np.zeros(len(orders))
         own_gpu = [updates.device] if updates.is_cuda else []
         for place, order in enumerate(orders):
             # Dropout and the like draw from torch's generator: seed it for this client alone.
@@ -40,10 +39,10 @@ class SequentialEngine(Engine):
                 precision(self.exact, updates),
             ):
                 torch.manual_seed(int(order.draw("network").integers(2**63)))
-                updates[place], steps[place], losses[place] = self._train(order)
-        return Trained(updates, steps, losses)
+                updates[place], losses[place] = self._train_one(order)
+        return updates, losses
 
-    def _train(self, order: Order) -> tuple[Tensor, int, float]:
+    def _train_one(self, order: Order) -> tuple[Tensor, float]:
         run = LocalRun(self.data, self.options, order)
         total = 0.0
         for images, labels in run.batches():
@@ -52,7 +51,7 @@ class SequentialEngine(Engine):
             (gradient,) = torch.autograd.grad(loss, leaf)
             total += float(loss.detach())
             run.descend(gradient)
-        return order.start - run.weights, len(run.sizes), total / len(run.sizes)
+        return order.start - run.weights, total
 
 
 @contextmanager

@@ -8,15 +8,14 @@ thread trained it. Torch releases the interpreter's lock while it computes.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from fedsteer.training.engines.base import Engine, naming, torch_threads
+from fedsteer.training.engines.base import Engine, Losses, longest_first, naming, torch_threads
+from fedsteer.training.engines.batched import BatchedEngine
 from fedsteer.training.layers.basic import Convolution, Flatten, Linear
-from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import PLAIN_SGD, LocalRun, LocalTraining, Order, Trained
+from fedsteer.training.local import LocalTraining, Order
 from fedsteer.training.networks import Network
 
 
@@ -26,9 +25,7 @@ class ThreadedEngine(Engine):
     name = "threaded"
 
     def __post_init__(self) -> None:
-        layers = known_layers(self.network)
-        assert layers is not None, "`supports` says what this engine can train"
-        self.gradient = FormulaGradient(self.network, layers)
+        self.batched = BatchedEngine(self.network, self.data, self.options)
 
     @classmethod
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
@@ -37,43 +34,22 @@ class ThreadedEngine(Engine):
             return "it needs a CPU and a plain stack of convolutions and dense layers"
         return super().supports(network, options, device)
 
-    def train_orders(self, orders: Sequence[Order]) -> Trained:
+    def _train(self, orders: Sequence[Order]) -> tuple[Tensor, Losses]:
         updates = self.no_updates(len(orders))
-        steps, losses = np.zeros(len(orders), np.int64), np.zeros(len(orders))
+        losses = torch.zeros(len(orders), dtype=torch.float64)
 
+        @torch.inference_mode()  # type: ignore[untyped-decorator]
         def train(place: int) -> None:
-            steps[place], losses[place] = self._train(orders[place], updates[place])
+            own = slice(place, place + 1)
+            with naming(orders[place].client):
+                updates[own] = self.batched.train_together(orders[own], losses[own])
 
         threads = max(1, min(torch.get_num_threads(), len(orders)))
-        longest_first = sorted(range(len(orders)), key=lambda place: -len(orders[place].points))
         # A thread's own number is set in it; a library's number for all threads is set with it.
         with (
             torch_threads(1),
             ThreadPoolExecutor(threads, "client", torch.set_num_threads, (1,)) as workers,
         ):
-            futures = {place: workers.submit(train, place) for place in longest_first}
-            try:
-                for place, order in enumerate(orders):
-                    with naming(order.client):
-                        futures[place].result()
-            finally:  # if a client fails, wait for those that have begun
-                workers.shutdown(cancel_futures=True)
-        return Trained(updates, steps, losses)
-
-    @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def _train(self, order: Order, update: Tensor) -> tuple[int, float]:
-        """One client; `update` receives start - end."""
-        run = LocalRun(self.data, self.options, order)
-        # Under plain SGD the gradient is never written down: it goes straight into the weights.
-        plain = order.plain and not self.options.beyond(PLAIN_SGD)
-        weights, mask = run.weights[None], None if run.mask is None else run.mask[None]
-        total = 0.0
-        for images, labels in run.batches():
-            shares = weights.new_full((1, len(labels)), 1 / len(labels))
-            batch = (weights, images[None], labels[None], shares, mask)
-            gradient, loss = self.gradient(*batch, self.options.rate if plain else None)
-            total += float(loss)
-            if not plain:
-                run.descend(gradient[0])
-        torch.sub(order.start, run.weights, out=update)
-        return len(run.sizes), total / len(run.sizes)
+            # If a client fails, those that have not begun are cancelled.
+            list(workers.map(train, longest_first(orders)))
+        return updates, losses.numpy()

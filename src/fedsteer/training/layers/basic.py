@@ -78,15 +78,16 @@ class Linear:
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
         matrix, bias = self.views(flat.weights)
         outputs = torch.baddbmm(bias.unsqueeze(1), inputs, matrix.transpose(1, 2))
-        return activate_(outputs, self.activation), (inputs, matrix, outputs)
+        return activate_(outputs, self.activation), (inputs, matrix, bias, outputs)
 
     def backward(self, flat: Flat, seen: Any, back: Tensor, first: bool) -> Tensor:
-        inputs, matrix, outputs = seen
-        into, into_bias = self.views(flat.into)
+        inputs, matrix, bias, outputs = seen
         back = activation_gradient(outputs, back, self.activation)
         further = back if first else torch.bmm(back, matrix)
-        flat.take_product(into, back.transpose(1, 2), inputs)
-        flat.take(into_bias, back.sum(dim=1))
+        if flat.gradient is not None:
+            matrix, bias = self.views(flat.gradient)
+        flat.take_product(matrix, back.transpose(1, 2), inputs)
+        flat.take(bias, back.sum(dim=1))
         return further
 
     def views(self, flat: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,38 @@ Backward through the layers of `basic` and `residual`, every step is a batched m
 stacked convolution or a sum.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers.basic import Flat, Flatten, Layer
+from fedsteer.training.layers.basic import Flat, Layer
 from fedsteer.training.layers.convolution import channels_last
-from fedsteer.training.layers.known import is_dense, mixes_samples
+from fedsteer.training.layers.known import is_dense, known_layers, mixes_samples
 from fedsteer.training.loss import cross_entropy_gradient
 from fedsteer.training.networks import Network
 
 ALIGNED = 64
+
+
+def through(
+    layers: Sequence[Layer],
+    flat: Flat,
+    value: Tensor,
+    labels: Tensor,
+    shares: Tensor,
+    masks: Tensor | None,
+    first: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Forward and back: the losses, and the gradient of `value` unless these layers are `first`."""
+    seen = []
+    for layer in layers:
+        value, kept = layer.forward(flat, value)
+        seen.append(kept)
+    losses, back = cross_entropy_gradient(value, labels, shares, masks)
+    for index in reversed(range(len(layers))):
+        back = layers[index].backward(flat, seen[index], back, first=first and index == 0)
+    return losses, back
 
 
 class FormulaGradient:
@@ -24,14 +46,12 @@ class FormulaGradient:
     """
 
     def __init__(
-        self,
-        network: Network,
-        layers: list[Layer],
-        device: torch.device | str = "cpu",
-        exact: bool = True,
+        self, network: Network, device: torch.device | str = "cpu", exact: bool = True
     ) -> None:
-        self.network, self.dense, self.exact = network, is_dense(layers), exact
-        self.layers = [x for x in layers if not isinstance(x, Flatten)] if self.dense else layers
+        layers = known_layers(network)
+        assert layers is not None, "engines say that they support no other networks"
+        self.network, self.layers, self.exact = network, layers, exact
+        self.dense = is_dense(layers)
         self.pads = not mixes_samples(layers)
         on_gpu = torch.device(device).type == "cuda"
         # Large networks with normalisation tolerate bfloat16; small ones without it get tf32.
@@ -73,11 +93,5 @@ class FormulaGradient:
         flat = Flat(
             weights=weights, gradient=gradient, rate=rate or 0.0, short=short, exact=self.exact
         )
-        seen = []
-        for layer in self.layers:
-            value, kept = layer.forward(flat, value)
-            seen.append(kept)
-        losses, back = cross_entropy_gradient(value, labels, shares, masks)
-        for index, layer in reversed(list(enumerate(self.layers))):
-            back = layer.backward(flat, seen[index], back, first=index == 0)
+        losses, _ = through(self.layers, flat, value, labels, shares, masks)
         return flat.into, losses

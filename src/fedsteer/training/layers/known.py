@@ -1,7 +1,7 @@
 """Which networks are stacks of known layers that end in logits."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
@@ -31,9 +31,9 @@ def known_layers(network: Network) -> list[Layer] | None:
     return stack.layers if isinstance(last, Linear) and not last.activation else None
 
 
-def is_dense(layers: list[Layer]) -> bool:
+def is_dense(layers: list[Layer]) -> TypeGuard[list[Linear]]:
     """Whether all layers are fully connected."""
-    return all(isinstance(layer, (Linear, Flatten)) for layer in layers)
+    return all(isinstance(layer, Linear) for layer in layers)
 
 
 def mixes_samples(layers: list[Layer]) -> bool:
@@ -86,7 +86,8 @@ class _Stack:
         elif kind is nn.Flatten:
             _need((module.start_dim, module.end_dim) == (1, -1))
             _need(not self.flat or isinstance(last, Mean))
-            self.layers += [] if self.flat else [Flatten()]
+            # The first layer of a dense network takes images as vectors anyway.
+            self.layers += [] if self.flat or not self.layers else [Flatten()]
             self.flat = True
         elif kind is nn.AdaptiveAvgPool2d:
             _need(module.output_size in (1, (1, 1)) and self.layers and not self.flat)
