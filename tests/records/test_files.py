@@ -63,7 +63,7 @@ def test_content_is_on_disk_before_the_rename(
     monkeypatch.setattr(os, "fsync", lambda file: (order.append("fsync"), fsync(file))[1])
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append("rename"), replace(a, b))[1])
     write_atomically(tmp_path / "file", b"content")
-    assert order == ["fsync", "rename"]
+    assert order == ["fsync", "rename", "fsync"]  # the file, then its folder
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,20 @@ class NaiveUpdateBound:
     def __init__(self, times: float) -> None:
         self.times = times
         self.norms: list[float] = []
+        self.last: dict[Any, float] = {}
 
-    def shortened(self, updates: Any) -> Any:
+    def leave(self, clients: Any) -> None:
+        for client in clients:
+            self.last.pop(client, None)
+
+    def shortened(self, clients: Any, updates: Any) -> Any:
         norms = [float(np.linalg.norm(update)) for update in updates]
         usual = (self.norms or norms)[-100:]
-        longest = self.times * float(np.median(usual)) if usual else 0.0
+        median = float(np.median(usual)) if usual else 0.0
+        found = []
+        for client, update, norm in zip(clients, updates, norms, strict=True):
+            longest = self.times * max(median, min(self.last.get(client, 0.0), 4 * median))
+            found.append(update * (longest / norm) ** 2 if norm > longest > 0 else update)
         self.norms += norms
-        return np.array(
-            [
-                update * (longest / norm) ** 2 if norm > longest > 0 else update
-                for update, norm in zip(updates, norms, strict=True)
-            ]
-        ).reshape(np.shape(updates))
+        self.last |= dict(zip(clients, norms, strict=True))
+        return np.array(found).reshape(np.shape(updates))

@@ -264,10 +264,9 @@ def test_host_and_back_is_exact(kind: str) -> None:
     back = kernels.from_host(packed, dtype, array)
     assert type(back) is type(array) and back.dtype == array.dtype
     np.testing.assert_array_equal(host(back), host(array))
-    kept = host(array).copy()
-    packed[:] = 0
+    kept = host(back).copy()
+    packed[:] = 0  # may be the array itself
     np.testing.assert_array_equal(host(back), kept)
-    np.testing.assert_array_equal(host(array), kept)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,6 +24,7 @@ def test_a_bounded_rule_is_the_rule_with_shortened_updates(name: str, times: flo
     for event in events(3, rounds=60):
         if event.leaving:
             one, other = bounded.leave(one, event.leaving), free.leave(other, event.leaving)
+            naive.leave(event.leaving)
             continue
         rest: dict[str, Any] = {
             "number": event.number,
@@ -32,7 +33,9 @@ def test_a_bounded_rule_is_the_rule_with_shortened_updates(name: str, times: flo
             "sizes": event.sizes,
         }
         shorter = bounded.step(one, Round(updates=event.updates, **rest))
-        plain = free.step(other, Round(updates=naive.shortened(event.updates), **rest))
+        plain = free.step(
+            other, Round(updates=naive.shortened(event.clients, event.updates), **rest)
+        )
         one, other = shorter.state, plain.state
         np.testing.assert_allclose(shorter.delta, plain.delta, rtol=1e-9, atol=1e-12)
         factors = shorter.diagnostics.update_factors
@@ -43,27 +46,43 @@ def test_a_bounded_rule_is_the_rule_with_shortened_updates(name: str, times: flo
 
 
 def keep(bound: NormBound, norms: Any) -> None:
+    """The first clients send updates of these lengths."""
     nothing, slots = np.zeros(len(norms)), np.arange(len(norms))
     sums = bound.judge(1.0, slots, norms, nothing, nothing + 1)[1]
     bound.keep(slots, norms, sums, norms)
 
 
+def shortening(bound: NormBound, *norms: float, slots: Any = None) -> Any:
+    """For strangers, unless slots are given."""
+    slots = LATEST + np.arange(len(norms)) if slots is None else np.array(slots)
+    return bound.shortening(slots, np.array(norms)).tolist()
+
+
 def test_the_median_is_of_earlier_rounds_and_of_the_latest_updates_only() -> None:
     bound = NormBound(times=2.0)
-    assert bound.shortening(np.array([1.0, 1.0, 10.0])).tolist() == pytest.approx([1.0, 1.0, 0.04])
+    assert shortening(bound, 1.0, 1.0, 10.0) == pytest.approx([1.0, 1.0, 0.04])
     keep(bound, np.array([1.0, 1.0, 10.0]))
-    assert bound.shortening(np.array([2.0])).tolist() == [1.0]
-    assert bound.shortening(np.array([8.0, 4.0])).tolist() == [0.0625, 0.25]
+    assert shortening(bound, 2.0) == [1.0]
+    assert shortening(bound, 8.0, 4.0) == [0.0625, 0.25]
     keep(bound, np.full(LATEST, 10.0))
     assert len(bound.latest) == LATEST
-    assert bound.shortening(np.array([20.0, 40.0])).tolist() == [1.0, 0.25]
+    assert shortening(bound, 20.0, 40.0) == [1.0, 0.25]
+
+
+def test_a_client_may_be_used_to_longer_updates_but_not_to_much_longer_ones() -> None:
+    bound = NormBound(times=2.0)
+    keep(bound, np.array([1.0, 1.0, 1.0, 3.0, 1000.0]))
+    assert shortening(bound, 6.0, 6.0, slots=[0, 3]) == pytest.approx([1 / 9, 1.0])
+    assert shortening(bound, 12.0, 12.0, slots=[3, 4]) == pytest.approx([0.25, 4 / 9])
+    bound.forget(np.array([3]), np.array([1.0]))
+    assert shortening(bound, 6.0, slots=[3]) == pytest.approx([1 / 9])
 
 
 def test_nothing_to_compare_with_shortens_nothing() -> None:
     bound = NormBound(times=2.0)
-    assert bound.shortening(np.zeros(3)).tolist() == [1.0] * 3
+    assert shortening(bound, 0.0, 0.0, 0.0) == [1.0] * 3
     keep(bound, np.zeros(3))
-    assert bound.shortening(np.array([5.0])).tolist() == [1.0]
+    assert shortening(bound, 5.0) == [1.0]
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])

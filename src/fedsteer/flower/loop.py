@@ -96,6 +96,9 @@ def run_rounds(
         log(WARNING, f"fedsteer: {hint}", run.number)
     result.arrays = run.averaged or result.arrays
     store.write_model(MODEL, result.arrays)
+    if run.number % strategy.options.checkpoint_every:
+        store.close_round()
+        run.save()
     store.finish(run.totals.result(run.number, run.trained))
     log(INFO, "")
     log(INFO, "Strategy execution finished in %.2fs", time.perf_counter() - began)

@@ -74,6 +74,9 @@ class StrategyOptions:
         STATISTICS, "name patterns of the arrays to average over the fresh clients instead"
     )
     folder: str | None = option(None, "for records and checkpoint; without it nothing is written")
+    checkpoint_every: int = option(
+        1, "rounds between checkpoints; a killed server repeats the rounds since the last", low=1
+    )
     resume: bool = option(True, "resume from the checkpoint in the folder, if there is one")
     experiment: str = option("flower", "the name of this run in reports")
 

@@ -270,7 +270,8 @@ class ServerRun:
         self.store.record(row, client_rows(number, diagnostics, collected, extras, reading.failed))
         self.number = number
         self.let_leave()
-        self.save()
+        if number % self.options.checkpoint_every == 0:
+            self.save()
         return row
 
     def save(self) -> None:
@@ -311,6 +312,7 @@ class ServerRun:
         if leavers:
             clients = self.state.clients
             known = {*clients.members, *clients.silent}
+            self.store.settle()
             self.state = self.rule.leave(self.state, [name for name in leavers if name in known])
             self.identities.forget(leavers)
             log(INFO, "fedsteer: left for good: %s", few(leavers))

@@ -12,13 +12,14 @@ from typing import Any
 
 import flwr
 from flwr.app import ArrayRecord
-from safetensors.numpy import save
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.flower.model import to_named
 from fedsteer.records import RecordWriter, Run
+from fedsteer.records.checkpoint import PARTS
 from fedsteer.records.files import plain, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
+from fedsteer.records.parts import remove_parts
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
@@ -75,6 +76,7 @@ class RunStore:
         records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT, MODEL, BEST):
             (self.folder / name).unlink(missing_ok=True)
+        remove_parts(self.folder / PARTS, {})
         records.manifest(manifest, flwr=flwr.__version__)
 
     def round_begins(self) -> None:
@@ -94,11 +96,18 @@ class RunStore:
     def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
         if self.records is not None:
             evaluations = {"pending": self.pending, "first_evaluation": self.first_evaluation}
-            self.records.save(arrays, dict(run) | evaluations)
+            self.records.begin_save(arrays, dict(run) | evaluations)
+
+    def settle(self) -> None:
+        """Wait until what `save` was given is on disk, before any of it changes."""
+        if self.records is not None:
+            self.records.settle()
 
     def write_model(self, name: str, arrays: ArrayRecord) -> None:
         """Write a model by the names that the user gave its arrays."""
         if self.folder is not None:
+            from safetensors.numpy import save
+
             write_atomically(self.folder / name, save(to_named(arrays)))
 
     def rows(self) -> list[Row]:

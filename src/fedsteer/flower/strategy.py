@@ -184,6 +184,7 @@ class RuleStrategy(Strategy):
             leave_out_outdated(reading, run.sent_models)
         warn_of("%s %s", reading.failed)
         fresh = []
+        run.store.settle()
         try:
             step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
         except RoundRefused as refusal:  # model and state stay as they are

@@ -1,8 +1,8 @@
 """The checkpoint format: a safetensors file with one JSON document in its header.
 
 Every state packs to named arrays and JSON (see `fedsteer.steering.state`). The file is replaced
-atomically, so after a kill the last or the previous checkpoint is there, complete. There is no
-pickle: a checkpoint from a stranger is safe to open.
+atomically, so after a kill the last or the previous checkpoint is there, complete. Large arrays may
+stand in files beside it (`parts`). There is no pickle: a stranger's checkpoint is safe to open.
 """
 
 import json
@@ -14,19 +14,31 @@ import numpy as np
 
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
+from fedsteer.records.parts import read_parts, remove_parts, write_parts
 from fedsteer.steering.state import Arrays, Server, State, pack_server, unpack_server
 
 CHECKSUM = "checksum"
+PARTS = "parts"
 
 
-def write_checkpoint(path: Path, arrays: Arrays, meta: dict[str, Any]) -> None:
-    """Write arrays and JSON-able `meta` to one file, atomically."""
+def write_checkpoint(
+    path: Path, arrays: Arrays, meta: dict[str, Any], *, in_parts: bool = False
+) -> None:
+    """Write arrays and JSON-able `meta` to one file, atomically.
+
+    With `in_parts`, large arrays go to files of their own, and only if they changed.
+    """
     from safetensors.numpy import save
 
+    if in_parts:
+        arrays, listed = write_parts(path.with_name(PARTS), arrays)
+        meta = meta | {PARTS: listed}
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     header = meta | {CHECKSUM: _checksum(whole, meta)}
     # A single header entry: safetensors does not keep the order of several.
     write_atomically(path, save(whole, {"fedsteer": json.dumps(header)}))
+    if in_parts:
+        remove_parts(path.with_name(PARTS), listed)
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -44,7 +56,7 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     written = meta.pop(CHECKSUM, None)  # missing in old files
     if written is not None and written != _checksum(arrays, meta):
         raise DataError(f"{path} is damaged: its checksum does not match")
-    return arrays, meta
+    return arrays | read_parts(path.with_name(PARTS), meta.pop(PARTS, {})), meta
 
 
 def save_server(path: Path, *, state: State, moments: State, model: Any) -> None:

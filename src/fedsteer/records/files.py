@@ -22,10 +22,21 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
+        fsync_folder(path.parent)
     except OSError as error:  # the disk is full, or the target is a folder
         with suppress(OSError):
             new.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def fsync_folder(folder: Path) -> None:
+    """Without this, a power loss may undo a rename."""
+    if os.name == "posix":  # elsewhere folders cannot be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -5,6 +5,8 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -38,6 +40,8 @@ class RecordWriter:
         self._files: dict[str, IO[bytes]] = {
             name: (folder / stream_file(name)).open("ab") for name in STREAMS
         }
+        self._saving = ThreadPoolExecutor(max_workers=1)
+        self._saved: Future[None] | None = None
         self._earlier_seconds = 0.0
         self._began = time.perf_counter()
         self._claim(patience)
@@ -96,8 +100,22 @@ class RecordWriter:
 
     def save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
         """Write the checkpoint: arrays, JSON-able `run`, time spent and where the rows end."""
-        meta = {"run": dict(run), "offsets": self.offsets(), "seconds": self.seconds}
-        write_checkpoint(self.folder / CHECKPOINT, arrays, meta)
+        write_checkpoint(self.folder / CHECKPOINT, arrays, self._meta(run))
+
+    def begin_save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
+        """The same beside what follows, in parts; `settle` before any of the arrays changes."""
+        self.settle()
+        path, meta = self.folder / CHECKPOINT, deepcopy(self._meta(run))
+        self._saved = self._saving.submit(write_checkpoint, path, arrays, meta, in_parts=True)
+
+    def settle(self) -> None:
+        """Wait until the checkpoint is on disk."""
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            saved.result()
+
+    def _meta(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        return {"run": dict(run), "offsets": self.offsets(), "seconds": self.seconds}
 
     def load(self) -> Checkpoint | None:
         path = self.folder / CHECKPOINT
@@ -130,5 +148,9 @@ class RecordWriter:
         write_json(self.folder / RESULT, result)
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        try:
+            self.settle()
+        finally:
+            self._saving.shutdown()
+            for file in self._files.values():
+                file.close()

@@ -22,7 +22,6 @@ from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.state import State
 
-
 NEXT_TO_NOTHING = 0.01
 """An update with a smaller factor is worth a warning: honest ones are never cut down so far."""
 

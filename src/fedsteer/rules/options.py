@@ -37,8 +37,8 @@ class Options:
     )
     update_bound: float | None = option(
         None,
-        "an update more than so many times as long as the median of the latest 100 is shortened, "
-        "the more the longer it is",
+        "an update more than so many times as long as the median of the latest 100, or as its "
+        "client's last, is shortened, the more the longer it is",
         above=0.0,
     )
     size_bound: float | None = option(

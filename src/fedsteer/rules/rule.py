@@ -197,7 +197,7 @@ class Rule:
             if bound is not None and bound.times is not None:
                 norms = np.sqrt(outcome.result.squared_norms)
                 if norms.max(initial=0.0) > bound.longest:
-                    factors = bound.shortening(norms)
+                    factors = bound.shortening(active.slots, norms)
                     if factors.min() < 1.0:
                         active = active.shortened(factors, norms)
                         outcome = acting.compute(memory, active)

@@ -1,14 +1,17 @@
 """Bounds on the length of single updates and of the aggregate, from one memory of norms.
 
-    update_bound   g_i <- g_i min(1, (c r / |g_i|)^2),   r = median length of the latest 100 updates
+    update_bound   g_i <- g_i min(1, (c r_i / |g_i|)^2),   r_i = max(r, min(l_i, 4 r))
     norm_bound     Delta <- Delta min(1, rho b / |Delta|),   b = sum_i d_i |g_i| >= |sum_i d_i g_i|
 
 A client whose local training blew up, or who means harm, can send an update a hundred times as long
 as the others'. One of those in the first rounds can throw a network so far off that it never
-learns. So the longer an update is beyond c r, the shorter it becomes: at a hundred times r almost
-nothing of it is left, while cutting all of them to c r would leave each a full say in a direction
-that means nothing. r is known before the round (in the first one it is the round's own median), so
-it does not matter who else takes part: the aggregate stays unbiased for the shortened updates.
+learns. r is the median length of the latest 100 updates, and l_i that of client i's last one as it
+came: rare clients honestly send updates ten times as long as others, again and again, and cutting
+them would bring back the bias that their weights take away. The longer an update is beyond c r_i,
+the shorter it becomes: at a hundred times r little of it is left, while cutting all of them to
+c r_i would leave each a full say in a direction that means nothing. All of it is known before the
+round (in the first one r is the round's own median), so it does not matter who else takes part: the
+aggregate stays unbiased for the shortened updates.
 
 b uses the last known norm of each client, this round's included; clients without one count with the
 mean of the others, weighted by size. This is a heuristic, because old norms age, and it is biased
@@ -30,6 +33,8 @@ from fedsteer.steering.table import Table
 
 LATEST = 100
 """Updates that the median is taken over."""
+TRUSTED = 4.0
+"""So many times the median is a client believed to be used to."""
 
 
 class NormSums(NamedTuple):
@@ -57,18 +62,20 @@ class NormBound(Component):
     factor: float | None = None  # rho; None: the aggregate has no bound
     times: float | None = None  # c; None: single updates have none
     norms: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: never known
+    lengths: Table = field(default_factory=lambda: Table.empty(0))  # l_i
     weighted: float = 0.0  # sum of n_i |g_i| over clients with a known norm
     weight: float = 0.0  # sum of n_i over them
     rest: float = 0.0  # rounding error of `weighted`
     latest: Floats = field(default_factory=lambda: np.zeros(0))
     longest: float = 0.0  # c r; 0: not known yet
 
-    def shortening(self, norms: Floats) -> Floats:
+    def shortening(self, slots: Integers, norms: Floats) -> Floats:
         """The factors that shorten updates of these norms; 1 for those that are short enough."""
         longest = self.longest or self._longest_of(norms)
-        if not longest:
+        if not longest or self.times is None:
             return np.ones(len(norms))
-        factors: Floats = (longest / np.maximum(norms, longest)) ** 2
+        own = np.clip(self.times * self.lengths[slots], longest, TRUSTED * longest)
+        factors: Floats = (own / np.maximum(norms, own)) ** 2
         return factors
 
     def judge(
@@ -85,6 +92,7 @@ class NormBound(Component):
         self.weighted, self.rest, self.weight = sums
         self.norms[slots] = norms
         if self.times is not None:
+            self.lengths[slots] = whole
             self.latest = np.concatenate([self.latest, whole])[-LATEST:]
             self.longest = self._longest_of(self.latest)
 
@@ -92,6 +100,7 @@ class NormBound(Component):
         nothing = np.zeros(len(slots))
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
         self.norms[slots] = np.full(len(slots), -1.0)
+        self.lengths[slots] = 0.0
 
     def _longest_of(self, norms: Floats) -> float:
         return (self.times or math.inf) * float(np.median(norms)) if len(norms) else 0.0

@@ -80,10 +80,15 @@ class State:
         """Memory held by all arrays of the state."""
         return _nbytes(self.memory)
 
-    def pack(self) -> tuple[Arrays, dict[str, Any]]:
-        """Named NumPy arrays and a JSON-able dictionary that together are the whole state."""
+    def pack(self, *, copy: bool = True) -> tuple[Arrays, dict[str, Any]]:
+        """Named NumPy arrays and a JSON-able dictionary that together are the whole state.
+
+        Without `copy`, arrays may share memory with the state, until the next step.
+        """
         arrays: Arrays = {}
         tree = _pack(self.memory, "state", arrays)
+        if copy:
+            arrays = {name: array.copy() for name, array in arrays.items()}
         return arrays, {"version": VERSION, "rule": self.rule, "state": tree}
 
     @staticmethod
@@ -110,11 +115,14 @@ class Server(NamedTuple):
 
 
 def pack_server(state: State, moments: State, model: Array) -> tuple[Arrays, dict[str, Any]]:
-    """Named NumPy arrays and a JSON-able dictionary that together are the whole server."""
+    """Named NumPy arrays and a JSON-able dictionary that together are the whole server.
+
+    The arrays may share memory with the server: write them before its next step.
+    """
     arrays: Arrays = {}
     meta: dict[str, Any] = {}
     for name, part in (("rule", state), ("moments", moments)):
-        own, meta[name] = part.pack()
+        own, meta[name] = part.pack(copy=False)
         arrays |= {f"{name}/{key}": array for key, array in own.items()}
     meta["model"] = _pack(model, "model", arrays)
     return arrays, meta

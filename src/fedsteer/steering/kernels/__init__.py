@@ -79,7 +79,7 @@ class Kernels(Protocol):
         """The largest absolute value in one of the updates."""
 
     def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
-        """A NumPy copy and the dtype's name; bfloat16 travels as its uint16 bits."""
+        """A NumPy array, which may share memory, and the dtype's name; bfloat16 as uint16 bits."""
 
     def from_host(self, array: NDArray[Any], dtype: str, like: Array | None) -> Array:
         """The inverse of `to_host`, on the device of `like`."""

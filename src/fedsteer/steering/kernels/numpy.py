@@ -129,7 +129,7 @@ def largest(updates: Array, position: int) -> float:
 
 
 def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:
-    return array.copy(), array.dtype.name
+    return array, array.dtype.name
 
 
 def from_host(array: NDArray[Any], dtype: str, like: object) -> NDArray[Any]:

@@ -184,7 +184,7 @@ def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
     host = array.detach().cpu()
     if host.dtype == torch.bfloat16:
         host = host.view(torch.uint16)
-    return host.numpy().copy(), dtype_name(array)
+    return host.numpy(), dtype_name(array)
 
 
 def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
