@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsteer.bench.machine import processor
-
 
 def medians(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median seconds of each, taken in turns: one of each, `repeats` times."""
@@ -59,6 +57,8 @@ def in_fresh_process(script: str, arguments: Sequence[str], threads: int) -> Any
 
 def machine() -> dict[str, Any]:
     """Where this was measured."""
+    from fedsteer.bench.machine import processor  # imports torch, which workers measure without
+
     return {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()}
 
 

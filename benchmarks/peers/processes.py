@@ -11,18 +11,29 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.bench.measure import Side, Variant
-from fedsteer.bench.sides import one_or_all
+from fedsteer.bench.measure import Side
+from fedsteer.bench.sides import threads_to_try
+from fedsteer.bench.workloads import Work
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0
 """Seconds without an answer after which a worker counts as stuck."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to use the cores."""
+
+    label: str
+    threads: int
+    processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -38,21 +49,21 @@ class Peer:
 
     def variants(self, cores: int) -> list[Variant]:
         """One thread, a thread per core, and a process per core if it offers that."""
-        found = one_or_all(cores)
+        found = [Variant(*threads) for threads in threads_to_try(cores).items()]
         if cores > 1 and not self.single:
             found = found[1:]
         if cores > 1 and self.parallel:
             found.append(Variant(f"{cores} {self.parallel}", 1, cores))
         return found
 
-    def side(self, python: str, folder: Path) -> Side:
+    def side(self, python: str, folder: Path, cores: int) -> Side:
         """As the measuring core takes it; `folder` holds the work."""
-        return Side(
-            name=self.name,
-            title=self.title,
-            start=lambda work, variant: Worker(self, variant, folder, python),
-            variants=self.variants,
-        )
+
+        def start(work: Work, variant: Variant) -> Worker:
+            return Worker(self, variant, folder, python)
+
+        ways = {one.label: partial(start, variant=one) for one in self.variants(cores)}
+        return Side(name=self.name, title=self.title, ways=ways)
 
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node={processes}")

@@ -42,7 +42,7 @@ class Orders:
 
 def save_work(work: Work, folder: Path) -> None:
     """Write a workload with its data for the workers."""
-    arrays = {name: getattr(work, name) for name in ("pixels", "labels", "cohorts", "initial")}
+    arrays = {name: getattr(work, name) for name in ("images", "labels", "cohorts", "initial")}
     np.savez(folder / "work.npz", **arrays)
     (folder / "workload.json").write_text(json.dumps(asdict(work.workload)))
 

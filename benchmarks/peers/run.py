@@ -27,7 +27,7 @@ from benchmarks.peers.protocol import save_work  # noqa: E402
 
 from fedsteer.bench import machine  # noqa: E402
 from fedsteer.bench.measure import OURS, REFERENCE, Plan, measure  # noqa: E402
-from fedsteer.bench.table import to_json, to_text  # noqa: E402
+from fedsteer.bench.table import to_text  # noqa: E402
 from fedsteer.bench.workloads import WORKLOADS, make_work  # noqa: E402
 
 OTHERS = [name for name in PEERS if name not in (OURS, REFERENCE)]
@@ -89,13 +89,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="fedsteer-bench-") as name:
             folder = Path(name)
             save_work(work, folder)
-            sides = [PEERS[peer].side(python, folder) for peer, python in pythons.items()]
-            results.append(measure(work, plan, sides, facts["cores"], progress))
-        print(f"\n{to_text(results[-1])}", flush=True)
+            cores = facts["cores"]
+            sides = [PEERS[peer].side(python, folder, cores) for peer, python in pythons.items()]
+            results.append(measure(work, plan, sides, progress))
+        print(f"\n{to_text(results[-1], sides)}", flush=True)
     if options.out is not None:
-        found = {"machine": facts, "workloads": [to_json(result) for result in results]}
+        found = {"machine": facts, "workloads": results}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 1 if any(result.failures for result in results) else 0
+    return 1 if any(result["failures"] for result in results) else 0
 
 
 def progress(words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.peers.processes import PEERS, Peer, Worker, WorkerFailed, command
+from benchmarks.peers.module import initial_module
+from benchmarks.peers.processes import PEERS, Peer, Variant, Worker, WorkerFailed, command
 from benchmarks.peers.protocol import Gate, load_work, save_work
 from benchmarks.peers.sides.fedjax import LAYERS, StoredOrder, from_torch, shapes, to_torch
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedsteer.bench.measure import Plan, Variant, measure
-from fedsteer.bench.sides import put_weights, take_weights
+from fedsteer.bench.measure import Plan, measure
 from fedsteer.bench.table import to_text
 from fedsteer.bench.workloads import WORKLOADS, Workload, make_work
 from tests.bench.tiny import TINY
@@ -119,11 +121,11 @@ def test_a_peer_that_cannot_run_is_reported_and_left_out(tmp_path: Path) -> None
     work = make_work(TINY["a"])
     save_work(work, tmp_path)
     absent = Peer("absent", "Absent", module="absent")
-    sides = [peer.side(sys.executable, tmp_path) for peer in (PEERS["fedsteer"], absent)]
-    found = measure(work, Plan(warm_up=1, trials=1, block=1, repeats=2), sides, cores=1)
-    assert [timed.side.name for timed in found.timed] == ["fedsteer"]
-    assert "No module named 'benchmarks.peers.sides.absent'" in found.failures["absent"]
-    assert "Absent (1 thread) died: ModuleNotFoundError" in to_text(found)
+    sides = [peer.side(sys.executable, tmp_path, 1) for peer in (PEERS["fedsteer"], absent)]
+    found = measure(work, Plan(warm_up=1, trials=1, block=1, repeats=2), sides)
+    assert [side["name"] for side in found["sides"]] == ["fedsteer"]
+    assert "No module named 'benchmarks.peers.sides.absent'" in found["failures"]["absent"]
+    assert "Absent (1 thread) died: ModuleNotFoundError" in to_text(found, sides)
 
 
 NEEDS = {"pfl": ["pfl"], "fedjax": ["fedjax"], "flower": ["flwr", "ray"]}
@@ -134,10 +136,10 @@ INSTALLED = [name for name, needed in NEEDS.items() if all(map(find_spec, needed
 def test_installed_simulators_end_with_the_weights_of_the_plain_loop(tmp_path: Path) -> None:
     work = make_work(TINY["b"])
     save_work(work, tmp_path)
-    sides = [PEERS[name].side(sys.executable, tmp_path) for name in ("plain", *INSTALLED)]
-    found = measure(work, Plan(warm_up=1, trials=1, block=1, repeats=2), sides, cores=1)
-    assert not found.failures
-    assert all(timed.distance is not None and timed.distance < 1e-5 for timed in found.timed)
+    sides = [PEERS[name].side(sys.executable, tmp_path, 1) for name in ("plain", *INSTALLED)]
+    found = measure(work, Plan(warm_up=1, trials=1, block=1, repeats=2), sides)
+    assert not found["failures"]
+    assert all(side["distance"] < 1e-5 for side in found["sides"])
 
 
 @pytest.mark.parametrize("workload", TINY.values(), ids=list(TINY))
@@ -146,8 +148,15 @@ def test_work_survives_the_disk(workload: Workload, tmp_path: Path) -> None:
     save_work(work, tmp_path)
     found = load_work(tmp_path)
     assert found.workload == work.workload
-    for name in ("pixels", "labels", "cohorts", "initial"):
+    for name in ("images", "labels", "cohorts", "initial"):
         np.testing.assert_array_equal(getattr(found, name), getattr(work, name))
+
+
+def test_a_module_begins_with_the_weights_of_the_work() -> None:
+    work = make_work(TINY["c"])
+    given = replace(work, initial=work.initial + 1)
+    found = parameters_to_vector(initial_module(given).parameters()).detach()
+    np.testing.assert_array_equal(found, given.initial)
 
 
 def torch_module(workload: Workload) -> nn.Sequential:
@@ -171,14 +180,14 @@ def test_fedjax_builds_the_same_network(workload: Workload) -> None:
     network, module = workload.network(), torch_module(workload)
     images = torch.rand((3, *workload.shape), generator=torch.Generator().manual_seed(0))
     flat = network.initial(0)
-    put_weights(module, flat.numpy())
+    vector_to_parameters(flat, module.parameters())
     torch.testing.assert_close(network.logits(flat, images), module(images))
 
 
 @pytest.mark.parametrize("workload", WORKLOADS.values(), ids=list(WORKLOADS))
 def test_weights_in_the_layout_of_jax_and_back(workload: Workload) -> None:
     module = workload.network().factory()
-    flat = np.arange(len(take_weights(module)), dtype=np.float32)
+    flat = np.arange(workload.network().dim, dtype=np.float32)
     there = from_torch(workload, flat)
     np.testing.assert_array_equal(to_torch(workload, there), flat)
     dense = next(at for at, layer in enumerate(LAYERS[workload.key]) if not layer.kernel)

@@ -16,7 +16,7 @@ def test_work_is_what_the_workload_says(workload: Workload) -> None:
     work = make_work(workload)
     owned = [len(work.labels[work.own(client)]) for client in range(workload.clients)]
     assert owned == [workload.points] * workload.clients
-    assert work.pixels.shape == (len(work.labels), *workload.shape)
+    assert work.images.shape == (len(work.labels), *workload.shape)
     assert work.images.dtype == np.float32 and 0 <= work.images.min() < work.images.max() <= 1
     assert work.labels.min() >= 0 and work.labels.max() < workload.classes
     assert (np.diff(work.cohorts, axis=1) > 0).all() and work.cohorts.max() < workload.clients

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.peers.module import initial_module
 from benchmarks.peers.protocol import Channel, Gate, Orders, load_work
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,7 +25,7 @@ from flwr.common import MessageType
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from fedsteer.bench.sides import ENDLESS, put_weights, train
+from fedsteer.bench.sides import ENDLESS, train
 from fedsteer.bench.workloads import Work
 
 FOLDER, THREADS = "FEDSTEER_BENCH_FOLDER", "FEDSTEER_BENCH_THREADS"
@@ -110,9 +111,7 @@ def run(work: Work, orders: Orders, channel: Channel) -> None:
 
     @server_app.main()
     def main(grid: Grid, context: Context) -> None:
-        module = work.workload.network().factory()
-        put_weights(module, work.initial)
-        start = ArrayRecord(module.state_dict())
+        start = ArrayRecord(initial_module(work).state_dict())
         try:
             Watched(work, channel).start(grid, start, num_rounds=ENDLESS)
         except Over:

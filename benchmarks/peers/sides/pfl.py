@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import torch
+from benchmarks.peers.module import initial_module
 from benchmarks.peers.protocol import Channel, Gate, Orders
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
@@ -23,8 +24,9 @@ from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector
 
-from fedsteer.bench.sides import ENDLESS, put_weights, take_weights
+from fedsteer.bench.sides import ENDLESS
 from fedsteer.bench.workloads import Work
 
 
@@ -70,8 +72,7 @@ def run(work: Work, orders: Orders, channel: Channel) -> None:
     """pfl's own loop."""
     torch.set_num_threads(orders.threads)
     workload = work.workload
-    module = workload.network().factory()
-    put_weights(module, work.initial)
+    module = initial_module(work)
     images, labels = torch.from_numpy(work.images), torch.from_numpy(work.labels)
     users = [
         PyTorchTensorDataset((images[own], labels[own]), user_id=str(client))
@@ -91,7 +92,7 @@ def run(work: Work, orders: Orders, channel: Channel) -> None:
     rank = torch.distributed.get_rank() if orders.processes > 1 else 0
     gate = Gate(
         channel if rank == 0 else None,
-        lambda: take_weights(module),
+        lambda: parameters_to_vector(module.parameters()).detach().cpu().numpy(),
         share=_share if orders.processes > 1 else lambda number: number or 0,
         version=f"pfl {version('pfl')}, torch {torch.__version__}",
     )

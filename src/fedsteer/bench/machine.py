@@ -1,17 +1,18 @@
 """The machine a benchmark ran on."""
 
 import platform
+import re
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedsteer.simulate.world import usable_cores
+
 
 def facts() -> dict[str, Any]:
     """Processor, cores, Python, torch and the GPU, if there is one."""
-    import torch
-
-    from fedsteer.simulate.world import usable_cores
-
     return {
         "processor": processor(),
         "cores": usable_cores(),
@@ -23,9 +24,8 @@ def facts() -> dict[str, Any]:
 
 def in_words(found: dict[str, Any]) -> str:
     """`facts` in one line."""
-    gpu = f", {found['gpu']}" if found["gpu"] else ", no GPU"
     return (
-        f"{found['processor']}, {found['cores']} core(s){gpu}, "
+        f"{found['processor']}, {found['cores']} core(s), {found['gpu'] or 'no GPU'}, "
         f"Python {found['python']}, torch {found['torch']}"
     )
 
@@ -33,11 +33,8 @@ def in_words(found: dict[str, Any]) -> str:
 def processor() -> str:
     """Its name as Linux knows it; elsewhere as Python does."""
     listing = Path("/proc/cpuinfo")
-    if listing.exists():
-        for line in listing.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    named = re.search("model name.*?:(.*)", listing.read_text()) if listing.exists() else None
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def busy_share(seconds: float = 1.0) -> float | None:

@@ -1,23 +1,19 @@
-"""The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop.
-
-What other sides need too: the network of workload (c), and weights as one vector.
-"""
+"""The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.nn.utils import parameters_to_vector
 
 import fedsteer
-from fedsteer.bench.measure import Side, Variant, Weights
+from fedsteer.bench.measure import Side, Weights
 from fedsteer.bench.workloads import Work, Workload
 from fedsteer.data import PARTITIONS, who_holds_what
 from fedsteer.data.partition import partition_of
@@ -35,39 +31,42 @@ class InProcess:
     """A contestant of this process: `round` does one round."""
 
     round: Callable[[], object]
-    weights: Callable[[], Weights]
+    model: Callable[[], Tensor]
     threads: int
-    facts: dict[str, Any]
-    settle: Callable[[], object] = lambda: None  # waits for what still runs on a GPU
+    facts: dict[str, str]
 
     def rounds(self, count: int) -> float:
         torch.set_num_threads(self.threads)
         began = perf_counter()
         for _ in range(count):
             self.round()
-        self.settle()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         return perf_counter() - began
+
+    def weights(self) -> Weights:
+        flat: Weights = self.model().detach().cpu().numpy()
+        return flat
 
     def close(self) -> None:
         """There is nothing to end."""
 
 
-def start_fedsteer(work: Work, variant: Variant, device: str = "cpu") -> InProcess:
+def start_fedsteer(work: Work, threads: int, device: str = "cpu") -> InProcess:
     """`Simulation.round` with FedAvg: participation, plan, training, checked step, optimiser.
 
     Nothing is evaluated and no records are written.
     """
-    simulation = make_simulation(work, device, variant.threads)
+    simulation = make_simulation(work, threads, device)
     engine, threads = simulation.world.engine.name, simulation.world.torch_threads
     return InProcess(
         round=simulation.round,
-        weights=lambda: simulation.model.cpu().numpy(),
+        model=lambda: simulation.model,
         threads=threads,
         facts={
             "version": f"fedsteer {fedsteer.__version__}, torch {torch.__version__}",
             "threads": f"{engine}, {threads} thread(s)",
         },
-        settle=torch.cuda.synchronize if device != "cpu" else lambda: None,
     )
 
 
@@ -84,21 +83,17 @@ class Timetable:
         return cohort
 
 
-def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simulation:
+def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simulation:
     """A simulation of this work, with FedAvg as the mean over participants."""
     workload = work.workload
     experiment = Experiment(
-        name=f"bench-{workload.key}",
         data=Data(name="made", options=workload.data),
         partition=PARTITIONS["iid"](clients=workload.clients),  # another one below
         model=Model(name=workload.model),
         training=LocalTraining(
             epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
         ),
-        run=RunPlan(
-            rounds=ENDLESS, evaluate_every=ENDLESS, device=device, threads=threads, watch=[]
-        ),
-        rules=["fedavg"],
+        run=RunPlan(rounds=ENDLESS, evaluate_every=ENDLESS, device=device, threads=threads),
     )
     points = np.arange(len(work.labels))
     partition = partition_of([points[work.own(client)] for client in range(workload.clients)])
@@ -110,16 +105,13 @@ def make_simulation(work: Work, device: str = "cpu", threads: int = 0) -> Simula
         participation=Timetable(workload.clients, odds, work.cohorts),
         reported=odds,
     )
-    simulation = Simulation(world, make_rule("fedavg", average="participants"))
-    simulation.model = simulation.initial = torch.as_tensor(work.initial, device=device)
-    return simulation
+    return Simulation(world, make_rule("fedavg", average="participants"))
 
 
-def start_plain(work: Work, variant: Variant) -> InProcess:
+def start_plain(work: Work, threads: int) -> InProcess:
     """What you would write first: nn.Module and torch.optim.SGD, client after client."""
-    torch.set_num_threads(variant.threads)
-    module = work.workload.network().factory()
-    put_weights(module, work.initial)
+    torch.set_num_threads(threads)
+    module = work.workload.network().module
     images, labels = torch.from_numpy(work.images), torch.from_numpy(work.labels)
     parameters = list(module.parameters())
     number = 0
@@ -143,8 +135,8 @@ def start_plain(work: Work, variant: Variant) -> InProcess:
 
     return InProcess(
         round=round,
-        weights=lambda: take_weights(module),
-        threads=variant.threads,
+        model=lambda: parameters_to_vector(parameters),
+        threads=threads,
         facts={"version": f"torch {torch.__version__}"},
     )
 
@@ -173,32 +165,23 @@ def pfl_cnn(shape: tuple[int, int, int], classes: int) -> nn.Module:
     )  # fmt: skip
 
 
-def put_weights(module: nn.Module, flat: NDArray[np.float32]) -> None:
-    vector_to_parameters(torch.from_numpy(flat.copy()), module.parameters())
+def threads_to_try(cores: int) -> dict[str, int]:
+    """One, and one per core, by their labels."""
+    return {"1 thread": 1} | ({f"{cores} threads": cores} if cores > 1 else {})
 
 
-def take_weights(module: nn.Module) -> NDArray[np.float32]:
-    """The parameters of a module, copied."""
-    flat: NDArray[np.float32] = parameters_to_vector(module.parameters()).detach().cpu().numpy()
-    return flat
-
-
-def one_or_all(cores: int) -> list[Variant]:
-    """One thread, and a thread per core."""
-    all_cores = [Variant(f"{cores} threads", cores)] if cores > 1 else []
-    return [Variant("1 thread", 1), *all_cores]
-
-
-SIDES = {
-    side.name: side
-    for side in (
-        Side(name="fedsteer", title="fedsteer", start=start_fedsteer, variants=one_or_all),
-        Side(
-            name="fedsteer-gpu",
-            title="fedsteer, GPU",
-            start=partial(start_fedsteer, device="cuda"),
-            variants=lambda cores: [Variant("its own choice", 0)],  # there is nothing to try
-        ),
-        Side(name="plain", title="plain PyTorch loop", start=start_plain, variants=one_or_all),
+def sides_here(cores: int) -> list[Side]:
+    """The simulator, on a GPU too if there is one, and the plain loop."""
+    ours, plain = (
+        {label: partial(start, threads=threads) for label, threads in threads_to_try(cores).items()}
+        for start in (start_fedsteer, start_plain)
     )
-}
+    sides = [
+        Side(name="fedsteer", title="fedsteer", ways=ours),
+        Side(name="plain", title="plain PyTorch loop", ways=plain),
+    ]
+    if torch.cuda.is_available():
+        on_gpu = partial(start_fedsteer, threads=0, device="cuda")  # there is nothing to try
+        ways = {"its own choice": on_gpu}
+        sides.insert(1, Side(name="fedsteer-gpu", title="fedsteer, GPU", ways=ways))
+    return sides

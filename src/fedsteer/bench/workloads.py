@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +67,10 @@ class Work:
     """A workload with its data: the same points, cohorts and initial weights for every side."""
 
     workload: Workload
-    pixels: NDArray[np.uint8]  # (n, channels, height, width)
+    images: NDArray[np.float32]  # (n, channels, height, width), from 0 to 1
     labels: NDArray[np.int64]
     cohorts: NDArray[np.int64]  # (rounds, cohort), each in ascending order
     initial: NDArray[np.float32]  # (d,) in torch's order
-
-    @cached_property
-    def images(self) -> NDArray[np.float32]:
-        """Pixels from 0 to 1."""
-        return self.pixels.astype(np.float32) / np.float32(255)
 
     def cohort(self, round: int) -> list[int]:
         """Who trains in a round, counted from 0."""
@@ -90,13 +84,13 @@ class Work:
 
 def make_work(workload: Workload) -> Work:
     """The data, cohorts and initial weights of a workload: the same every time."""
-    images = made(**workload.data)
+    images, labels = made(**workload.data).train()
     draws = (generator(0, "bench cohort", round=round) for round in range(ROUNDS))
     cohorts = [draw.choice(workload.clients, workload.cohort, replace=False) for draw in draws]
     return Work(
         workload=workload,
-        pixels=images.train_images,
-        labels=images.train_labels,
+        images=images,
+        labels=labels,
         cohorts=np.sort(cohorts, axis=1),
         initial=workload.network().initial(0).numpy(),
     )

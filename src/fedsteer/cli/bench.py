@@ -6,15 +6,19 @@ import sys
 from dataclasses import replace
 from itertools import count
 
-import torch
-
 from fedsteer.bench import machine
-from fedsteer.bench.measure import SHORT, Plan, measure
-from fedsteer.bench.sides import SIDES
-from fedsteer.bench.table import to_json, to_text
+from fedsteer.bench.measure import Plan, measure
+from fedsteer.bench.sides import sides_here
+from fedsteer.bench.table import to_text
 from fedsteer.bench.workloads import WORKLOADS, make_work
 from fedsteer.cli.display import progress_bar
 from fedsteer.errors import ConfigurationError, check_name
+
+SHORT = {  # a minute or so
+    "a": Plan(warm_up=3, trials=3, block=5, repeats=9, lead_in=2),
+    "b": Plan(warm_up=1, trials=1, block=1, repeats=3, lead_in=1),
+    "c": Plan(warm_up=1, trials=1, block=1, repeats=3, lead_in=1),
+}
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -29,17 +33,17 @@ def execute(options: argparse.Namespace) -> int:
                 f"{name} is measured by `make bench-peers` in a clone of the repository"
             )
         check_name("peer", name, ["plain"])
-    sides = [side for side in SIDES.values() if "gpu" not in side.name or torch.cuda.is_available()]
     facts = machine.facts()
     cores, plans = facts["cores"], {key: SHORT[key] for key in keys}
     if options.quick:
         cores, plans = 1, {keys[0]: Plan(warm_up=1, trials=1, block=1, repeats=2)}
+    sides = sides_here(cores)
     if options.repeats is not None:
         plans = {key: replace(plan, repeats=options.repeats) for key, plan in plans.items()}
     if not options.json:
         print(machine.in_words(facts))
     results = []
-    total = sum(1 + plan.steps(sides, cores) for plan in plans.values())
+    total = sum(1 + plan.steps(sides) for plan in plans.values())
     with progress_bar(total, "bench", options.quiet) as update:
         done = count()
 
@@ -48,12 +52,12 @@ def execute(options: argparse.Namespace) -> int:
 
         for key, plan in plans.items():
             tell(f"({key}) making the data")
-            results.append(measure(make_work(WORKLOADS[key]), plan, sides, cores, tell))
+            results.append(measure(make_work(WORKLOADS[key]), plan, sides, tell))
             if not options.json:
-                print(f"\n{to_text(results[-1])}")
+                print(f"\n{to_text(results[-1], sides)}")
     if options.json:
-        print(json.dumps({"machine": facts, "workloads": [to_json(found) for found in results]}))
-    failed = [words for found in results for words in found.failures.values()]
+        print(json.dumps({"machine": facts, "workloads": results}))
+    failed = [words for found in results for words in found["failures"].values()]
     for words in failed:
         print(f"fedsteer: {words}", file=sys.stderr)
     return 1 if failed else 0
