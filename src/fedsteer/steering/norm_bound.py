@@ -61,8 +61,8 @@ class NormBound(Component):
 
     factor: float | None = None  # rho; None: the aggregate has no bound
     times: float | None = None  # c; None: single updates have none
-    norms: Table = field(default_factory=lambda: Table.empty(0, fill=-1.0))  # -1: never known
-    lengths: Table = field(default_factory=lambda: Table.empty(0))  # l_i
+    # Length of the last update as it was used, and as it came (l_i); -1: never known.
+    norms: Table = field(default_factory=lambda: Table.empty(0, 2, fill=-1.0))
     weighted: float = 0.0  # sum of n_i |g_i| over clients with a known norm
     weight: float = 0.0  # sum of n_i over them
     rest: float = 0.0  # rounding error of `weighted`
@@ -74,7 +74,7 @@ class NormBound(Component):
         longest = self.longest or self._longest_of(norms)
         if not longest or self.times is None:
             return np.ones(len(norms))
-        own = np.clip(self.times * self.lengths[slots], longest, TRUSTED * longest)
+        own = np.clip(self.times * self.norms[slots][:, 1], longest, TRUSTED * longest)
         factors: Floats = (own / np.maximum(norms, own)) ** 2
         return factors
 
@@ -90,24 +90,22 @@ class NormBound(Component):
     def keep(self, slots: Integers, norms: Floats, sums: NormSums, whole: Floats) -> None:
         """Store what `judge` found, and the norms of the `whole` updates."""
         self.weighted, self.rest, self.weight = sums
-        self.norms[slots] = norms
+        self.norms[slots] = np.stack([norms, whole], axis=1)
         if self.times is not None:
-            self.lengths[slots] = whole
             self.latest = np.concatenate([self.latest, whole])[-LATEST:]
             self.longest = self._longest_of(self.latest)
 
     def forget(self, slots: Integers, sizes: Floats) -> None:
         nothing = np.zeros(len(slots))
         self.weighted, self.rest, self.weight = self._with(slots, nothing, sizes, nothing)
-        self.norms[slots] = np.full(len(slots), -1.0)
-        self.lengths[slots] = 0.0
+        self.norms[slots] = np.full((len(slots), 2), -1.0)
 
     def _longest_of(self, norms: Floats) -> float:
         return (self.times or math.inf) * float(np.median(norms)) if len(norms) else 0.0
 
     def _with(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> NormSums:
         """The sums with the new norms and sizes of these clients."""
-        old = self.norms[slots]
+        old = self.norms[slots][:, 0]
         known = old >= 0
         less = (old_sizes * old)[known]
         parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
