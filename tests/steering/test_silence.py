@@ -17,7 +17,7 @@ DIM = 5
 def looked(
     last: list[int], longest: list[int], count: list[int], number: int = 1000, times: float = 5.0
 ) -> Any:
-    visits = np.column_stack([last, longest, count])
+    visits = np.column_stack([last, last, longest, count])
     gone, fading = Attendance(Table(visits)).silent(np.arange(len(last)), number, times)
     return gone.tolist(), fading.tolist()
 
@@ -145,3 +145,15 @@ def test_a_silent_client_can_leave_for_good(name: str) -> None:
     more = {"steps": [3]} if name == "scaffold" else {}
     dropped = play(rule, state, 131, [2], **more).diagnostics.dropped
     assert "cannot join" in dropped[2]
+
+
+def test_an_outage_is_nobodys_silence() -> None:
+    """After 500 rounds without anybody, intervals are what they were, and so is patience."""
+    rule = make_rule("fedavg", preset="practical", leave_after=5.0)
+    state, gone = rule.init(DIM, [1.0] * 3), {}
+    for number in range(1, 801):
+        present = [0, 1, 2] if number < 21 else [] if number < 521 else [0, 1]
+        step = play(rule, state, number, present)
+        state, gone = step.state, gone | {number: step.diagnostics.gone}
+        assert number > 520 or not gone[number]
+    assert [number for number, left in gone.items() if left] == [630]

@@ -48,7 +48,8 @@ class Options:
         None, "a client silent for so many of its usual intervals leaves, until it is back", low=1.0
     )
     discount_estimates: bool = option(
-        False, "estimates count less while far fewer clients come than predicted"
+        False,
+        "estimates count less while far fewer clients come than probabilities='shrunk' predicts",
     )
     step: str = option(
         "fixed",

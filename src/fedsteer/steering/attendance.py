@@ -28,7 +28,7 @@ from fedsteer.steering.table import Table
 VISITS = 3
 LEAST = 100  # rounds of silence
 EVERY = 10  # rounds between two looks
-LAST, LONGEST, COUNT = range(3)
+LAST, CLOCK, LONGEST, COUNT = range(4)
 FADE = 0.9
 ENOUGH = 0.5
 """So large a share of the clients that were predicted is enough for full trust."""
@@ -54,9 +54,12 @@ class Trust(Component):
 
 @dataclass
 class Attendance(Component):
-    """Per slot: the last visit (0: never), the longest interval, and the number of visits."""
+    """Per slot: the last visit (0: never), its clock, the longest interval, and how many visits.
 
-    visits: Table = field(default_factory=lambda: Table.empty(0, 3, dtype="int64"))
+    The clock counts the rounds in which somebody came, so an outage is nobody's silence.
+    """
+
+    visits: Table = field(default_factory=lambda: Table.empty(0, 4, dtype="int64"))
     trust: Trust | None = None  # None: estimates always count in full
 
     @property
@@ -65,7 +68,7 @@ class Attendance(Component):
         return last
 
     def note(
-        self, slots: Integers, number: int, *, came: int, expected: float | None = None
+        self, slots: Integers, number: int, clock: int, *, came: int, expected: float | None = None
     ) -> Integers:
         """These clients are here in round `number`; when they were here before.
 
@@ -76,16 +79,16 @@ class Attendance(Component):
             self.trust.observe(came, expected)
         visits = self.visits.reaching(slots)
         before: Integers = visits[slots, LAST]
-        interval = np.where(before > 0, number - before, 0)
+        interval = np.where(before > 0, clock - visits[slots, CLOCK], 0)
         visits[slots, LONGEST] = np.maximum(visits[slots, LONGEST], interval)
-        visits[slots, LAST] = number
+        visits[slots, LAST], visits[slots, CLOCK] = number, clock
         visits[slots, COUNT] += 1
         return before
 
-    def silent(self, members: Integers, number: int, times: float) -> tuple[Integers, Integers]:
-        """Members gone in round `number`, and those half way there since the last look."""
-        last, longest, count = self.visits[members].T
-        away = number - last
+    def silent(self, members: Integers, clock: int, times: float) -> tuple[Integers, Integers]:
+        """Members that are gone, and those half way there since the last look."""
+        _, last, longest, count = self.visits[members].T
+        away = clock - last
         usual = np.maximum(longest, np.median(np.maximum(longest, away)) if len(members) else 0)
         limit = np.maximum(times * usual, LEAST)
         known = count >= VISITS

@@ -202,7 +202,9 @@ class Clients(Component):
             expected = self.source.observe(came, self.clock)
         if self.size_bound is not None and active.round.sizes is not None:
             self.size_bound.keep(active.sizes)
-        return self.attendance.note(active.slots, self.number, came=len(came), expected=expected)
+        return self.attendance.note(
+            active.slots, self.number, self.clock, came=len(came), expected=expected
+        )
 
     def _count(self, active: Active, population: PopulationEstimate) -> None:
         """Take in the population's estimate, and for how much of it each client stands."""
@@ -241,7 +243,7 @@ class Clients(Component):
         last, members = self.attendance.last, np.flatnonzero(self.sizes.values > 0)
         gone, fading = (
             {self.roster.name(slot): self.number - int(last[slot]) for slot in slots.tolist()}
-            for slots in self.attendance.silent(members, self.number, times)
+            for slots in self.attendance.silent(members, self.clock, times)
         )
         return gone, fading
 
@@ -301,5 +303,5 @@ def enrol_population(
         source=source,
         bound=bound,
         total=float(values.sum()),
-        attendance=Attendance(Table.empty(len(values), 3, dtype="int64")),
+        attendance=Attendance(Table.empty(len(values), 4, dtype="int64")),
     )
