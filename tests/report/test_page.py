@@ -294,6 +294,37 @@ def test_two_seeds_draw_no_band(tmp_path: Path) -> None:
     assert curve is not None and set(curve["half"]) == {None} and None not in curve["mean"]
 
 
+def flower_run(folder: Path, **evaluation: float) -> Path:
+    """Ten nodes are asked, one fails more often from round to round, and one is never used."""
+    with closing(RecordWriter(folder)) as writer:
+        writer.manifest({"rule": {"name": "fedsteer", "label": "fedsteer"}, "seed": 0})
+        for moment in range(1, 6):
+            counts = {"asked": 10, "failed": moment, "active": 9 - moment}
+            known = {name: value / moment for name, value in evaluation.items()}
+            row = {"round": moment, "training_round": moment, "phase": "train", **counts, **known}
+            writer.append("rounds", row)
+        writer.finish({"finished": True, "rounds": 5})
+    return folder
+
+
+def test_without_an_accuracy_the_loss_is_drawn(tmp_path: Path) -> None:
+    page = page_of(flower_run(tmp_path / "loss", loss=2.0))
+    data = data_of(page)
+    assert data["measure"] == "loss" and "Loss over training" in page
+    assert data["accuracy"][0]["mean"] == [2.0, 1.0, 0.6667, 0.5, 0.4]
+    page = page_of(flower_run(tmp_path / "both", loss=2.0, accuracy=0.5))
+    assert data_of(page)["measure"] == "accuracy" and "Accuracy over training" in page
+
+
+def test_how_many_were_asked_answered_and_used(tmp_path: Path) -> None:
+    data = data_of(page_of(flower_run(tmp_path, loss=1.0)))
+    assert data["panels"]["answers"] == ["asked", "answered", "used"]
+    (answers,) = data["answers"]
+    assert answers["asked"]["y"] == [10] * 5
+    assert answers["answered"]["y"] == [9, 8, 7, 6, 5]
+    assert answers["used"]["y"] == [8, 7, 6, 5, 4]
+
+
 def test_full_size_comparison_is_small_and_quick(tmp_path: Path) -> None:
     """10 rules x 8 seeds x 150 rounds, 100 clients. The runs of each rule are one, copied."""
     for place, label in enumerate(list(RULES)[:10]):

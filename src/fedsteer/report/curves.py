@@ -36,10 +36,18 @@ def watched(run: Run) -> tuple[list[str], NDArray[np.float64]] | None:
     return [str(client) for client in clients.tolist()], values.astype(np.float64)
 
 
-def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
+def measured(runs: Iterable[Run]) -> str:
+    """What curves over training show: "loss" if no run knows an accuracy."""
+    known = {
+        name for run in runs for row in run.rounds for name in ("accuracy", "loss") if name in row
+    }
+    return "loss" if known == {"loss"} else "accuracy"
+
+
+def accuracy_curve(runs: Sequence[Run], measure: str = "accuracy") -> dict[str, Any] | None:
     """Mean and interval over seeds of the evaluated rounds, with three choices of x axis.
 
-    train   training rounds            mean, half    accuracy
+    train   training rounds            mean, half    accuracy or loss, see `measured`
     all     rounds, warm-up included   groups        {name: {mean, half}}
     sent    bytes both ways so far
     """
@@ -49,7 +57,7 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
         for row in run.rounds:
             sent += (number(row, "bytes_up") or 0.0) + (number(row, "bytes_down") or 0.0)
             moment = training_round(row)
-            if moment and number(row, "accuracy") is not None:
+            if moment and number(row, measure) is not None:
                 evaluated.setdefault(int(moment), []).append(row | {"sent": sent})
     if not evaluated:
         return None
@@ -63,14 +71,14 @@ def accuracy_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
         "train": kept,
         "all": _band(rows, "round")["mean"],
         **({"sent": sent_so_far} if any(sent_so_far) else {}),
-        **_band(rows, "accuracy"),
+        **_band(rows, measure),
         "groups": {name: _band(rows, "group_accuracy", name) for name in names},
     }
 
 
 def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Median variance of the update over seeds and neighbouring rounds."""
-    return _medians(runs, "variance", lambda value: value > 0)
+    return _medians(_rows(runs), "variance", lambda value: value > 0)
 
 
 def pace_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -78,12 +86,23 @@ def pace_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
 
     Only what differs from 1 in some round.
     """
-    columns = {"factor of the step": "step_factor", "alignment": "alignment"}
-    if _medians(runs, "step_factor", lambda value: value != 1) is None:
+    rows, columns = _rows(runs), {"factor of the step": "step_factor", "alignment": "alignment"}
+    if _medians(rows, "step_factor", lambda value: value != 1) is None:
         columns = {}
-    if _medians(runs, "trust", lambda value: value != 1) is not None:
+    if _medians(rows, "trust", lambda value: value != 1) is not None:
         columns["trust in estimates"] = "trust"
-    found = {name: _medians(runs, column) for name, column in columns.items()}
+    found = {name: _medians(rows, column) for name, column in columns.items()}
+    return {name: curve for name, curve in found.items() if curve is not None} or None
+
+
+def answer_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """How many clients were asked, answered and were used; only Flower's records say so."""
+    counts = []
+    for row in _rows(runs):
+        asked, failed, used = (number(row, name) for name in ("asked", "failed", "active"))
+        if asked is not None and failed is not None:
+            counts.append(row | {"answered": asked - failed, "used": used})
+    found = {name: _medians(counts, name) for name in ("asked", "answered", "used")}
     return {name: curve for name, curve in found.items() if curve is not None} or None
 
 
@@ -115,11 +134,17 @@ def training_round(row: dict[str, Any]) -> float | None:
     return number(row, "training_round") or number(row, "round")
 
 
+def _rows(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    return [row for run in runs for row in run.rounds]
+
+
 def _medians(
-    runs: Sequence[Run], column: str, counts: Callable[[float], bool] = lambda value: True
+    rows: Iterable[dict[str, Any]],
+    column: str,
+    counts: Callable[[float], bool] = lambda value: True,
 ) -> dict[str, Any] | None:
     """Medians over seeds and neighbouring rounds of the values in a column that count."""
-    pairs = [(training_round(row), number(row, column)) for run in runs for row in run.rounds]
+    pairs = [(training_round(row), number(row, column)) for row in rows]
     known = [(at, value) for at, value in pairs if at and value is not None and counts(value)]
     if not known:
         return None

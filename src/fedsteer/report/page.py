@@ -94,7 +94,11 @@ def _cards(data: dict[str, Any], kept: str) -> Iterable[str]:
         key = card.partition('id="')[2].partition('"')[0]
         has_rows = key != "events" or any(data["unused"])
         if data["panels"][key] or (key == "events" and has_rows):
-            yield Template(card).substitute(kept=kept if has_rows else "")
+            yield Template(card).substitute(
+                kept=kept if has_rows else "",
+                measure=data["measure"].capitalize(),
+                measured="Loss" if data["measure"] == "loss" else "Test accuracy",
+            )
 
 
 def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str:

@@ -39,6 +39,7 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
 
     rules         name and look of each rule
     experiments   their names
+    measure       what is drawn over training: accuracy, or the loss if there is nothing else
     entries       which rule in which experiment each row is, as indices into these two lists
     panels        names of the plots of each section; [] if it has nothing to show
     others        one item per row, None if it has no data; equal `holds` and `rasters` are kept
@@ -47,17 +48,19 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
     entries, experiments = summary.rows, summary.experiments
     looks = styles(entries)
     rules = list(dict.fromkeys(entry.label for entry in entries))
+    measure = curves.measured(run for entry in entries for run in entry.shown)
     rasters = [visits.raster(entry.shown[0]) for entry in entries]
     unique: list[Any] = []
     for one in rasters:  # all rules meet the same draws: most of these are equal
         if one is not None and one not in unique:
             unique.append(one)
     plots: dict[str, list[Any]] = {
-        "accuracy": [curves.accuracy_curve(entry.shown) for entry in entries],
+        "accuracy": [curves.accuracy_curve(entry.shown, measure) for entry in entries],
         "residual": [visits.residuals(one) for one in seen],
         "staleness": [visits.staleness_shares(one) for one in seen],
         "variance": [curves.variance_curve(entry.shown) for entry in entries],
         "pace": [curves.pace_curves(entry.shown) for entry in entries],
+        "answers": [curves.answer_curves(entry.shown) for entry in entries],
         "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
         "holds": _holdings(summary),
@@ -68,7 +71,8 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
     groups = (name for curve in plots["accuracy"] if curve for name in curve["groups"])
     panels["groups"] = list(dict.fromkeys(groups))
     panels["staleness"] = sorted({name for shares in plots["staleness"] for name in shares or ()})
-    panels["pace"] = list(dict.fromkeys(name for pace in plots["pace"] for name in pace or ()))
+    for key in ("pace", "answers"):
+        panels[key] = list(dict.fromkeys(name for parts in plots[key] for name in parts or ()))
     return {
         "rules": [{"name": name, **asdict(looks[name])} for name in rules],
         "palettes": {"light": LIGHT, "dark": DARK},
@@ -78,6 +82,7 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
             for one in entries
         ],
         "panels": panels,
+        "measure": measure,
         "kinds": visits.EVENTS,
         "rasters": unique,
         "unused": [visits.unused_updates(one) for one in seen],

@@ -41,7 +41,7 @@ const plots = (() => {
   function has(view, name, panel) {
     if (name === "holds") return held(view).length > 0;
     const list = name === "groups" ? data.accuracy.map((curve) => curve?.groups[panel])
-      : ["staleness", "pace"].includes(name) ? data[name].map((parts) => parts?.[panel])
+      : ["staleness", "pace", "answers"].includes(name) ? data[name].map((parts) => parts?.[panel])
       : data[name];
     return here(view, list).length > 0;
   }
@@ -125,16 +125,19 @@ const plots = (() => {
     sent: { title: "bytes sent", hover: "%{x:.3s}B sent", exponentformat: "SI", ticksuffix: "B" },
   };
 
+  const isLoss = data.measure === "loss";
+
   function curves(view, part) {
     const { title, hover, ...ticks } = axes[view.axis];
     const entries = shown(view, data.accuracy)
       .filter((entry) => data.accuracy[entry][view.axis] && part(data.accuracy[entry]));
-    const bands = [], lines = [];
+    const bands = [], lines = [], [format, written, most] = isLoss
+      ? ["%{y:.3g}", (width) => width, Infinity] : ["%{y:.1%}", percent, 1];
     for (const entry of entries) {
       const curve = data.accuracy[entry], { mean, half } = part(curve), x = curve[view.axis];
-      const notes = half.map((width) => (width === null ? "" : ` ± ${percent(width)}`));
-      bands.push(...band(view, entry, x, mean, half, () => 0, 1));
-      lines.push(line(view, entry, x, mean, `${hover}<br>%{y:.1%}%{customdata}`, notes,
+      const notes = half.map((width) => (width === null ? "" : ` ± ${written(width)}`));
+      bands.push(...band(view, entry, x, mean, half, () => 0, most));
+      lines.push(line(view, entry, x, mean, `${hover}<br>${format}%{customdata}`, notes,
         x.length > 1 ? "lines" : "markers"));
     }
     return [[...bands, ...lines], { title, rangemode: "tozero", ...ticks }];
@@ -146,7 +149,8 @@ const plots = (() => {
 
   function accuracy(view) {
     const [traces, x] = curves(view, (curve) => curve);
-    return { data: traces, layout: layout(view, x, { title: "test accuracy", ...shares(traces) }) };
+    const y = isLoss ? { title: "loss" } : { title: "test accuracy", ...shares(traces) };
+    return { data: traces, layout: layout(view, x, y) };
   }
 
   function groups(view, panel) {
@@ -213,6 +217,16 @@ const plots = (() => {
       .map((entry) => line(view, entry, data.pace[entry][panel].x, data.pace[entry][panel].y,
         `training round %{x}<br>${panel} %{y:.3f}`));
     const y = { title: panel, range: panel === "alignment" ? [-1, 1] : [0, 1.04] };
+    return { data: traces, layout: layout(view, { title: "training round" }, y) };
+  }
+
+  function answers(view, panel) {
+    const known = shown(view, data.answers).filter((entry) => data.answers[entry][panel]);
+    const traces = known.map((entry) => line(view, entry, data.answers[entry][panel].x,
+      data.answers[entry][panel].y, `training round %{x}<br>${panel} %{y:.3g}`));
+    // One scale for all panels, so that they can be compared.
+    const all = known.flatMap((entry) => Object.values(data.answers[entry]).flatMap((one) => one.y));
+    const y = { title: panel, range: [0, 1.05 * Math.max(1, ...all)] };
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
   }
 
@@ -325,6 +339,6 @@ const plots = (() => {
     return { data: traces, layout: layout(view, { title: withWarmUp, rangemode: "tozero" }, y) };
   }
 
-  return { accuracy, groups, residual, staleness, variance, pace, cost, coordinates, holds, raster,
+  return { accuracy, groups, residual, staleness, variance, pace, answers, cost, coordinates, holds, raster,
     events, rasterLegend, hasGaps, has, here, shown, held, ruleOf, records: data, palettes };
 })();
