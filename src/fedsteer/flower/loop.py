@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from fedsteer.flower.asking import await_registration, log
 from fedsteer.flower.store import Row
+from fedsteer.flower.waiting import send_and_wait
 from fedsteer.records.files import plain
 from fedsteer.records.names import MODEL
 
@@ -44,8 +45,8 @@ def run_rounds(
     result = Result(arrays=run.model.record())
 
     def ask(messages: Iterable[Message]) -> Iterable[Message]:
-        wanted = list(messages)
-        return grid.send_and_receive(wanted, timeout=timeout) if wanted else []
+        enough = strategy.options.enough
+        return send_and_wait(grid, list(messages), timeout=timeout, enough=enough)
 
     def evaluate_on_server(number: int) -> None:
         if evaluate_fn is None:

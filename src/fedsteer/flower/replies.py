@@ -19,6 +19,7 @@ from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, Malformed, to_named
 from fedsteer.flower.outdated import SentModels
+from fedsteer.flower.waiting import is_enough
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
@@ -26,6 +27,7 @@ from fedsteer.steering.state import Arrays, State
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
 VERSION_KEY = "model-version"
 """Where a client may say which round's model it began from: the "server-round" it was sent."""
+CUT_OFF = "did not answer before the round was closed"
 LONGEST_REASON = 2000
 LONGEST_LINE = 200
 MOST_WARNINGS = 3
@@ -74,13 +76,18 @@ def read_replies(
     layout: Layout,
     identities: Identities,
     weighted_by_key: str,
+    enough: float = 1.0,
 ) -> Reading:
-    """Turn replies into updates, one by one, and let go of their arrays."""
+    """Turn replies into updates, one by one, and let go of their arrays.
+
+    A round is closed once the share `enough` has answered.
+    """
     node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked.messages}
     read: dict[int, Reply] = {}
     failed: dict[int, str] = {}
-    received = 0
+    received = answered = 0
     for reply in replies:
+        answered += not reply.has_error()
         # The SuperLink answers for a node that is gone, so the source alone says nothing.
         source = reply.metadata.src_node_id
         node = node_of.get(reply.metadata.reply_to_message_id, source)
@@ -99,8 +106,9 @@ def read_replies(
                 failed[node] = f"sent a malformed reply: {tidy(str(error))}"
             for name in list(content.array_records):
                 del content[name]
+    closed = enough < 1.0 and is_enough(answered, len(asked.sent), enough)
     for node in asked.sent.keys() - read.keys():
-        failed.setdefault(node, "did not answer in time")
+        failed.setdefault(node, CUT_OFF if closed else "did not answer in time")
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}

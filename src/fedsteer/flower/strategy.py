@@ -21,6 +21,7 @@ from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
 from fedsteer.flower.replies import (
+    CUT_OFF,
     data_points,
     leave_out_mistaken,
     leave_out_outdated,
@@ -169,7 +170,8 @@ class RuleStrategy(Strategy):
         """Make a `Round` of the replies, let the rule step, and write everything down."""
         run, asked, key = self.run, self._asked, self.options.weighted_by_key
         assert asked is not None, "configure_train comes first"
-        reading = read_replies(replies, asked, run.model.layout, run.identities, key)
+        enough = self.options.enough if self._own_loop else 1.0  # other loops wait for all
+        reading = read_replies(replies, asked, run.model.layout, run.identities, key, enough)
         hints = run.identities.hints(
             server_round,
             {reply.client for reply in reading.usable},
@@ -182,7 +184,7 @@ class RuleStrategy(Strategy):
         leave_out_mistaken(reading, asked, self.rule, run.state, server_round)
         if "starts" not in self.rule.needs:
             leave_out_outdated(reading, run.sent_models)
-        warn_of("%s %s", reading.failed)
+        warn_of("%s %s", {c: why for c, why in reading.failed.items() if why != CUT_OFF})
         fresh = []
         run.store.settle()
         try:
