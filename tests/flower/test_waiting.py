@@ -96,7 +96,7 @@ def test_a_message_that_was_not_sent_is_not_waited_for(
 ) -> None:
     """The SuperLink gives None instead of an id."""
     push = grid.push_messages
-    monkeypatch.setattr(grid, "push_messages", lambda all: [*push(all)][:9] + [None])
+    monkeypatch.setattr(grid, "push_messages", lambda all: [*[*push(all)][:9], None])
     grid.answers[1] = failing
     assert len(send_and_wait(grid, messages(grid), timeout=None, enough=0.95)) == 9
 

@@ -52,6 +52,9 @@ class StrategyOptions:
         above=0.0,
         high=1.0,
     )
+    back_off: bool = option(
+        False, "ask clients that failed in several rounds in a row less often, until they answer"
+    )
     server_rate: float = option(1.0, "learning rate of the server", above=0.0)
     server_optimiser: str = option("sgd", "turns the aggregate into a step", choices=METHODS)
     server_average: int = option(

@@ -68,6 +68,8 @@ class Reading:
     usable: list[Reply]  # in the order of client names
     failed: dict[str, str]  # client -> why it has no usable reply
     received: int  # bytes of arrays
+    answered: set[str]  # clients whose node sent anything but an error
+    missed: set[str]  # clients that failed, or did not answer until the timeout
 
 
 def read_replies(
@@ -85,9 +87,10 @@ def read_replies(
     node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked.messages}
     read: dict[int, Reply] = {}
     failed: dict[int, str] = {}
-    received = answered = 0
+    received = count = 0
+    answered: set[int] = set()
     for reply in replies:
-        answered += not reply.has_error()
+        count += not reply.has_error()
         # The SuperLink answers for a node that is gone, so the source alone says nothing.
         source = reply.metadata.src_node_id
         node = node_of.get(reply.metadata.reply_to_message_id, source)
@@ -98,6 +101,7 @@ def read_replies(
         elif node != source:
             failed[source] = f"answered for node {node}"
         elif node not in read:
+            answered.add(node)
             content = reply.content
             received += array_bytes([content])
             try:
@@ -106,9 +110,11 @@ def read_replies(
                 failed[node] = f"sent a malformed reply: {tidy(str(error))}"
             for name in list(content.array_records):
                 del content[name]
-    closed = enough < 1.0 and is_enough(answered, len(asked.sent), enough)
+    missed = asked.sent.keys() - answered
+    if enough < 1.0 and is_enough(count, len(asked.sent), enough):
+        missed &= failed.keys()  # the others were cut off, and might have answered
     for node in asked.sent.keys() - read.keys():
-        failed.setdefault(node, CUT_OFF if closed else "did not answer in time")
+        failed.setdefault(node, "did not answer in time" if node in missed else CUT_OFF)
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
@@ -118,6 +124,8 @@ def read_replies(
         usable=sorted((read[node] for node in clients), key=lambda reply: reply.client),
         failed={asked.clients.get(n, f"node-{n}"): reason for n, reason in failed.items()},
         received=received,
+        answered={asked.clients[node] for node in answered},
+        missed={asked.clients[node] for node in missed},
     )
 
 

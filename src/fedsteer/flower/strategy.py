@@ -138,7 +138,9 @@ class RuleStrategy(Strategy):
                 raise
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
         online = await_nodes(grid, 1, limit)
-        clients = run.identities.meet(online)
+        everyone_online = run.identities.meet(online)
+        run.back_off.keep(everyone_online.values())
+        clients = run.back_off.eligible(everyone_online, server_round)
         seed = self.rule.options.seed
         sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
@@ -153,7 +155,7 @@ class RuleStrategy(Strategy):
             number=server_round,
             requests=requests,
             online=set(online),
-            share=len(sampled) / max(len(online), 1),
+            share=len(sampled) / max(len(clients), 1),
             clients={
                 node: client
                 for node, client in clients.items()
@@ -162,6 +164,8 @@ class RuleStrategy(Strategy):
         )
         asked.write(arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
+        if resting := len(online) - len(clients):
+            log(INFO, "fedsteer: %s have failed repeatedly and are asked again later", resting)
         return asked.messages
 
     def aggregate_train(
@@ -215,6 +219,7 @@ class RuleStrategy(Strategy):
             return []
         identities = self.run.identities
         clients = identities.meet(await_nodes(grid, 0, 0.0))
+        clients = self.run.back_off.eligible(clients, server_round)
         trusted = {node: client for node, client in clients.items() if identities.trusts(node)}
         config["server-round"] = server_round
         content = RecordDict(
