@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.back_off import BackOff
+from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
@@ -47,7 +48,12 @@ class ServerRun:
     totals: Totals
 
     def __init__(
-        self, rule: Rule, options: StrategyOptions, preset: str, preset_options: dict[str, Any]
+        self,
+        rule: Rule,
+        options: StrategyOptions,
+        preset: str,
+        preset_options: dict[str, Any],
+        callbacks: Callbacks,
     ) -> None:
         self.rule, self.preset, self.options = rule, preset, options
         self.preset_options = preset_options
@@ -63,7 +69,8 @@ class ServerRun:
         )
         self.identities = Identities(options.authenticated)
         self.back_off = BackOff()
-        self.store = RunStore(None if options.folder is None else Path(options.folder))
+        folder = None if options.folder is None else Path(options.folder)
+        self.store = RunStore(folder, callbacks)
         self.begun = False
         self._leaving: list[str] = []  # clients that leave when this round ends
 

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
+from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
@@ -30,6 +31,7 @@ from fedsteer.flower.replies import (
     weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
+from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
 OWN_STARTS = (
@@ -45,6 +47,7 @@ class RuleStrategy(Strategy):
     preset                      "practical", or "paper" with estimated probabilities
     train_metrics_aggr_fn,      as in Flower: (contents of replies, weighted_by_key) -> metrics;
     evaluate_metrics_aggr_fn    by default means weighted by data points
+    callbacks                   functions, called after each round with its row as a dict
     options                     those of `StrategyOptions` and of the rule
     """
 
@@ -56,6 +59,7 @@ class RuleStrategy(Strategy):
         preset: str = "practical",
         train_metrics_aggr_fn: MetricsFunction | None = None,
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
+        callbacks: Iterable[Tracker] = (),
         **options: Any,
     ) -> None:
         self.options, rule_options = split_options(self.rule_name, preset, options)
@@ -64,7 +68,7 @@ class RuleStrategy(Strategy):
         self.preset = preset
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset, meant)
+        self.run = ServerRun(self.rule, self.options, preset, meant, Callbacks(callbacks))
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
