@@ -126,7 +126,12 @@ def test_what_an_early_close_cut_off_does_not_count(monkeypatch: pytest.MonkeyPa
     grid = grid_with({2: failing})
     grid.seconds = {3: 50.0}
     monkeypatch.setattr("fedsteer.flower.waiting.time", grid.clock)
-    run(grid, 8, enough=0.5)
+    strategy = FedSteer(back_off=True, enough=0.5, fraction_evaluate=0.0)
+
+    def evaluate(number: int, record: Any) -> None:
+        grid.clock.now += 100.0  # node 3 has answered, too late
+
+    strategy.start(grid, arrays(**INITIAL), num_rounds=8, evaluate_fn=evaluate)
     assert asked_of(grid, 3) == list(range(1, 9))
     assert asked_of(grid, 2) == [1, 2, 4, 8]
 

@@ -106,13 +106,45 @@ def test_late_clients_are_left_out_with_a_reason(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     strategy = FedSteer(enough=0.8, folder=str(tmp_path))
-    strategy.start(grid, arrays(**INITIAL), num_rounds=2, timeout=100.0)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=1, timeout=100.0)
     failed = [r for r in Run(tmp_path).rows("clients") if r["event"] == "failed"]
     assert {row["reason"] for row in failed} == {CUT_OFF}
-    assert len(failed) == 4 and all(row["fresh"] == 8 for row in Run(tmp_path).rounds)
-    assert grid.clock.now < 4 * 10.0  # two rounds and their evaluations, closed early too
-    assert caplog.text.count("closed after 8 of 10 answers") == 4
+    assert len(failed) == 2 and Run(tmp_path).rounds[0]["fresh"] == 8
+    assert "closed after 8 of 10 answers" in caplog.text
+    # Nodes 9 and 10 were still at work when the others were asked to evaluate.
+    assert grid.asked == [[*range(1, 11)], [*range(1, 9)]]
+    assert "closed after 7 of 8 answers" in caplog.text and 15.0 <= grid.clock.now < 18.0
     assert CUT_OFF not in caplog.text  # it is what was asked for, and no warning
+
+
+def test_who_is_still_at_work_is_not_asked(grid: FakeGrid) -> None:
+    strategy = FedSteer(enough=0.8, fraction_evaluate=0.0)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=4, timeout=100.0)
+    everyone = set(range(1, 11))
+    missing = [everyone - set(nodes) for nodes in grid.asked]
+    # Closed with eight of ten after 8 s, with seven of eight, with eight of nine.
+    assert missing == [set(), {9, 10}, {8}, {10}]
+
+
+def test_a_node_is_asked_again_when_its_message_has_expired(grid: FakeGrid) -> None:
+    """Then the SuperLink answers for it."""
+    grid.seconds = {10: 20.0} | {node: 4.0 for node in range(1, 10)}
+    grid.answers[10] = failing
+    strategy = FedSteer(enough=0.9, fraction_evaluate=0.0)
+    strategy.start(grid, arrays(**INITIAL), num_rounds=7, timeout=100.0)
+    assert [number for number, nodes in enumerate(grid.asked, 1) if 10 in nodes] == [1, 6]
+
+
+def test_all_are_asked_if_all_are_at_work(grid: FakeGrid) -> None:
+    grid.answers = {9: drifting(9), 10: drifting(10)}
+    strategy = FedSteer(enough=0.5, fraction_evaluate=0.0)
+
+    def gone(count: int) -> None:
+        grid.offline = {9}  # before the second round, only the one who is at work is there
+
+    grid.before = gone
+    strategy.start(grid, arrays(**INITIAL), num_rounds=2, timeout=100.0)
+    assert grid.asked == [[9, 10], [10]]
 
 
 def test_a_round_that_is_not_closed_early_says_so(grid: FakeGrid, tmp_path: Path) -> None:

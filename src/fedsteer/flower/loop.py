@@ -44,9 +44,9 @@ def run_rounds(
     run, store, began = strategy.run, strategy.run.store, time.perf_counter()
     result = Result(arrays=run.model.record())
 
-    def ask(messages: Iterable[Message]) -> Iterable[Message]:
+    def ask(messages: Iterable[Message], **more: Any) -> Iterable[Message]:
         enough = strategy.options.enough
-        return send_and_wait(grid, list(messages), timeout=timeout, enough=enough)
+        return send_and_wait(grid, list(messages), timeout=timeout, enough=enough, **more)
 
     def evaluate_on_server(number: int) -> None:
         if evaluate_fn is None:
@@ -86,7 +86,7 @@ def run_rounds(
         log(INFO, "")
         log(INFO, "[ROUND %s/%s]", number, num_rounds)
         messages = strategy.configure_train(number, result.arrays, train_config, grid)
-        arrays, metrics = strategy.aggregate_train(number, ask(messages))
+        arrays, metrics = strategy.aggregate_train(number, ask(messages, cut_off=strategy.cut_off))
         result.arrays = result.arrays if arrays is None else arrays
         if metrics is not None:
             log(INFO, "\t└──> training: %s", shown(metrics))

@@ -31,6 +31,7 @@ from fedsteer.flower.replies import (
     weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
+from fedsteer.flower.waiting import still_at_work
 from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
@@ -72,6 +73,7 @@ class RuleStrategy(Strategy):
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
+        self.cut_off: dict[str, int] = {}  # messages of closed rounds -> nodes at work on them
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -94,7 +96,7 @@ class RuleStrategy(Strategy):
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """As Flower's, but resume after the last finished round if there is a checkpoint."""
-        self._own_loop = True
+        self._own_loop, self.cut_off = True, {}
         self._timeout = None if timeout is None else float(timeout)
         try:
             self.run.begin(initial_arrays)
@@ -144,7 +146,7 @@ class RuleStrategy(Strategy):
         online = await_nodes(grid, 1, limit)
         everyone_online = run.identities.meet(online)
         run.back_off.keep(everyone_online.values())
-        clients = run.back_off.eligible(everyone_online, server_round)
+        clients = self._askable(grid, everyone_online, server_round)
         seed = self.rule.options.seed
         sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
@@ -169,8 +171,14 @@ class RuleStrategy(Strategy):
         asked.write(arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
         if resting := len(online) - len(clients):
-            log(INFO, "fedsteer: %s have failed repeatedly and are asked again later", resting)
+            log(INFO, "fedsteer: %s are not asked: late from before, or in back-off", resting)
         return asked.messages
+
+    def _askable(self, grid: Grid, online: dict[int, str], number: int) -> dict[int, str]:
+        """Those that are not at work on a closed round, nor in back-off; if there are none, all."""
+        busy = still_at_work(grid, self.cut_off)
+        free = {node: client for node, client in online.items() if node not in busy}
+        return self.run.back_off.eligible(free or online, number)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -223,7 +231,7 @@ class RuleStrategy(Strategy):
             return []
         identities = self.run.identities
         clients = identities.meet(await_nodes(grid, 0, 0.0))
-        clients = self.run.back_off.eligible(clients, server_round)
+        clients = self._askable(grid, clients, server_round)
         trusted = {node: client for node, client in clients.items() if identities.trusts(node)}
         config["server-round"] = server_round
         content = RecordDict(
