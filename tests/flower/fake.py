@@ -22,15 +22,34 @@ Answer = Callable[[Message], Message | None]
 
 
 @dataclass
+class Clock:
+    """Stands in for the module `time`: it goes on only while somebody sleeps."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
 class FakeGrid(Grid):
-    """Nodes online, their keys, and who answers for them."""
+    """Nodes online, their keys, who answers for them, and how long that takes them."""
 
     answers: dict[int, Answer] = field(default_factory=dict)  # node id -> its ClientApp
     keys: dict[int, bytes] = field(default_factory=dict)
     offline: set[int] = field(default_factory=set)
-    asked: list[list[int]] = field(default_factory=list)  # nodes of every send_and_receive
+    asked: list[list[int]] = field(default_factory=list)  # nodes of every push
     before: Callable[[int], None] | None = None  # called with the count of sends so far
     timeouts: list[float | None] = field(default_factory=list)
+    seconds: dict[int, float] = field(default_factory=dict)  # node id -> it answers so late
+    clock: Clock = field(default_factory=Clock)
+    underway: dict[str, tuple[float, Message]] = field(default_factory=dict)  # when, which reply
+    pull_interval: float = 0.1
 
     def set_run(self, run: Any) -> None: ...
 
@@ -42,10 +61,23 @@ class FakeGrid(Grid):
         raise NotImplementedError
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
+        messages = list(messages)
+        assert messages, "the SuperLink refuses empty lists"
+        if self.before is not None:
+            self.before(len(self.asked))
+        self.asked.append([message.metadata.dst_node_id for message in messages])
+        for number, message in enumerate(messages):
+            name, node = f"message-{len(self.asked)}-{number}", message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = name
+            reply = self.answers[node](message)
+            if reply is not None:
+                self.underway[name] = (self.clock.now + self.seconds.get(node, 0.0), reply)
+        return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
+        wanted, now = set(message_ids), self.clock.now
+        ready = [name for name, (when, _) in self.underway.items() if when <= now]
+        return [self.underway.pop(name)[1] for name in ready if name in wanted]
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.answers if node not in self.offline]
@@ -59,19 +91,9 @@ class FakeGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        messages = list(messages)
-        assert messages, "the SuperLink refuses empty lists"
-        if self.before is not None:
-            self.before(len(self.asked))
-        self.asked.append([message.metadata.dst_node_id for message in messages])
+        """All replies at once; those of nodes in `seconds` are later than any timeout."""
         self.timeouts.append(timeout)
-        replies = []
-        for number, message in enumerate(messages):
-            message.metadata.__dict__["_message_id"] = f"message-{len(self.asked)}-{number}"
-            reply = self.answers[message.metadata.dst_node_id](message)
-            if reply is not None:
-                replies.append(reply)
-        return replies
+        return self.pull_messages(self.push_messages(messages))
 
 
 def arrays(**named: Any) -> ArrayRecord:

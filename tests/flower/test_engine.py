@@ -89,6 +89,37 @@ def test_nothing_is_lost_when_nodes_and_the_superlink_are_killed(tmp_path: Path)
 
 
 @pytest.mark.engine
+def test_a_node_that_hangs_for_a_while_holds_up_no_round(tmp_path: Path) -> None:
+    """The round is closed without it, and it is not asked again before it has answered."""
+    out = tmp_path / "out"
+    with Engine(tmp_path / "engine", secure=False) as engine:
+        engine.superlink()
+        for i in range(3):
+            engine.supernode(f"node-{i}", i)
+        engine.submit(
+            num_rounds=100,
+            round_timeout=300.0,
+            fedsteer_folder=str(out),
+            fedsteer_enough=0.6,
+            fedsteer_min_available_nodes=3,
+        )
+        engine.wait_for(lambda: visits(out, "client-2"), 90, "all three")
+        engine.end("node-2", signal.SIGSTOP)
+        engine.wait_for(lambda: visits(out, "client-2", "failed"), 60, "a round without it")
+        closed = visits(out, "client-2", "failed")[-1]
+        engine.wait_for(lambda: len(rounds_of(out)) > closed["round"] + 2, 60, "more rounds")
+        engine.end("node-2", signal.SIGCONT)
+        engine.wait_for(
+            lambda: visits(out, "client-2")[-1]["round"] > closed["round"], 90, "it to be back"
+        )
+    assert closed["reason"] == "did not answer before the round was closed"
+    rounds = {row["round"]: row for row in Run(out).rounds}
+    assert rounds[closed["round"]]["asked"] == 3 and rounds[closed["round"] + 1]["asked"] == 2
+    seconds = [row["seconds"] for row in Run(out).rows("timing")]
+    assert max(seconds) < 60.0  # and not 300
+
+
+@pytest.mark.engine
 @pytest.mark.skipif(find_spec("ray") is None, reason="pip install 'flwr[simulation]' brings ray")
 def test_a_hundred_virtual_clients_on_the_simulation_engine(tmp_path: Path) -> None:
     out, app = tmp_path / "out", Path(__file__).parents[2] / "examples" / "flower-digits"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -139,8 +138,8 @@ def test_tensorboard_gets_an_event_file(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     track = tensorboard_tracker(tmp_path)
     row = {"round": 1, "accuracy": 0.5, "active": 3, "loss": None, "group_accuracy": {"rare": 0.1}}
-    track(SimpleNamespace(row=row))
-    track(SimpleNamespace(row={"round": 2, "active": 4}))
+    track(row)
+    track({"round": 2, "active": 4})
     (events,) = (tmp_path / "tensorboard").glob("events.out.tfevents.*")
     content = events.read_bytes()
     assert b"accuracy" in content and b"accuracy/rare" in content and b"active" in content
@@ -154,7 +153,7 @@ def test_a_round_that_is_run_again_counts_once(tmp_path: Path) -> None:
     for rounds in ((1, 2, 3, 4), (3, 4, 5)):
         track = tensorboard_tracker(tmp_path)
         for number in rounds:
-            track(SimpleNamespace(row={"round": number, "active": 3}))
+            track({"round": number, "active": 3})
     read = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [scalar.step for scalar in read.Scalars("active")] == [1, 2, 3, 4, 5]
 

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import threading
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,16 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     assert len(run.rows("clients")) == run.result["uploads"]  # type: ignore[index]
     assert run.arrays["coordinates"].shape == (6, 2, 3)
     assert run.arrays["watched"].tolist() == [1, 5]
+
+
+def test_a_tracker_gets_the_rows_of_the_records_and_their_times(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    run = run_cell(cell_of(small(), "fedsteer", tmp_path), trackers=[told.append])
+    rows = zip(run.rounds, run.rows("timing"), strict=True)
+    assert told == [row | timing for row, timing in rows]
+    assert json.loads(json.dumps(told)) == told
+    times = [datetime.fromisoformat(row["time"]) for row in told]
+    assert times == sorted(times) and times[0].utcoffset() == timedelta(0)
 
 
 def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from fedsteer.flower.client import report_identity
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.strategy import RuleStrategy
+from fedsteer.records.prometheus import prometheus
 
 __all__ = [
     "MIFA",
@@ -38,6 +39,7 @@ __all__ = [
     "Scaffold",
     "StrategyOptions",
     "make_strategy",
+    "prometheus",
     "report_identity",
 ]
 

@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 
 from fedsteer.flower.asking import await_registration, log
 from fedsteer.flower.store import Row
+from fedsteer.flower.waiting import send_and_wait
 from fedsteer.records.files import plain
 from fedsteer.records.names import MODEL
 
@@ -43,9 +44,9 @@ def run_rounds(
     run, store, began = strategy.run, strategy.run.store, time.perf_counter()
     result = Result(arrays=run.model.record())
 
-    def ask(messages: Iterable[Message]) -> Iterable[Message]:
-        wanted = list(messages)
-        return grid.send_and_receive(wanted, timeout=timeout) if wanted else []
+    def ask(messages: Iterable[Message], **more: Any) -> Iterable[Message]:
+        enough = strategy.options.enough
+        return send_and_wait(grid, list(messages), timeout=timeout, enough=enough, **more)
 
     def evaluate_on_server(number: int) -> None:
         if evaluate_fn is None:
@@ -85,7 +86,7 @@ def run_rounds(
         log(INFO, "")
         log(INFO, "[ROUND %s/%s]", number, num_rounds)
         messages = strategy.configure_train(number, result.arrays, train_config, grid)
-        arrays, metrics = strategy.aggregate_train(number, ask(messages))
+        arrays, metrics = strategy.aggregate_train(number, ask(messages, cut_off=strategy.cut_off))
         result.arrays = result.arrays if arrays is None else arrays
         if metrics is not None:
             log(INFO, "\t└──> training: %s", shown(metrics))

@@ -45,6 +45,16 @@ class StrategyOptions:
         1, "wait for this many before the first round, and only then", low=0
     )
     registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
+    enough: float = option(
+        1.0,
+        "share of the clients asked; once so many have answered, the round is closed; 1: wait for "
+        "all until the timeout",
+        above=0.0,
+        high=1.0,
+    )
+    back_off: bool = option(
+        False, "ask clients that failed in several rounds in a row less often, until they answer"
+    )
     server_rate: float = option(1.0, "learning rate of the server", above=0.0)
     server_optimiser: str = option("sgd", "turns the aggregate into a step", choices=METHODS)
     server_average: int = option(

@@ -19,6 +19,7 @@ from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, Malformed, to_named
 from fedsteer.flower.outdated import SentModels
+from fedsteer.flower.waiting import is_enough
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
@@ -26,6 +27,7 @@ from fedsteer.steering.state import Arrays, State
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
 VERSION_KEY = "model-version"
 """Where a client may say which round's model it began from: the "server-round" it was sent."""
+CUT_OFF = "did not answer before the round was closed"
 LONGEST_REASON = 2000
 LONGEST_LINE = 200
 MOST_WARNINGS = 3
@@ -66,6 +68,8 @@ class Reading:
     usable: list[Reply]  # in the order of client names
     failed: dict[str, str]  # client -> why it has no usable reply
     received: int  # bytes of arrays
+    answered: set[str]  # clients whose node sent anything but an error
+    missed: set[str]  # clients that failed, or did not answer until the timeout
 
 
 def read_replies(
@@ -74,13 +78,19 @@ def read_replies(
     layout: Layout,
     identities: Identities,
     weighted_by_key: str,
+    enough: float = 1.0,
 ) -> Reading:
-    """Turn replies into updates, one by one, and let go of their arrays."""
+    """Turn replies into updates, one by one, and let go of their arrays.
+
+    A round is closed once the share `enough` has answered.
+    """
     node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked.messages}
     read: dict[int, Reply] = {}
     failed: dict[int, str] = {}
-    received = 0
+    received = count = 0
+    answered: set[int] = set()
     for reply in replies:
+        count += not reply.has_error()
         # The SuperLink answers for a node that is gone, so the source alone says nothing.
         source = reply.metadata.src_node_id
         node = node_of.get(reply.metadata.reply_to_message_id, source)
@@ -91,6 +101,7 @@ def read_replies(
         elif node != source:
             failed[source] = f"answered for node {node}"
         elif node not in read:
+            answered.add(node)
             content = reply.content
             received += array_bytes([content])
             try:
@@ -99,8 +110,11 @@ def read_replies(
                 failed[node] = f"sent a malformed reply: {tidy(str(error))}"
             for name in list(content.array_records):
                 del content[name]
+    missed = asked.sent.keys() - answered
+    if enough < 1.0 and is_enough(count, len(asked.sent), enough):
+        missed &= failed.keys()  # the others were cut off, and might have answered
     for node in asked.sent.keys() - read.keys():
-        failed.setdefault(node, "did not answer in time")
+        failed.setdefault(node, "did not answer in time" if node in missed else CUT_OFF)
     claims = {node: reply.reported for node, reply in read.items()}
     clients, refused = identities.resolve(claims, asked.online)
     failed |= {node: f"was refused: {reason}" for node, reason in refused.items()}
@@ -110,6 +124,8 @@ def read_replies(
         usable=sorted((read[node] for node in clients), key=lambda reply: reply.client),
         failed={asked.clients.get(n, f"node-{n}"): reason for n, reason in failed.items()},
         received=received,
+        answered={asked.clients[node] for node in answered},
+        missed={asked.clients[node] for node in missed},
     )
 
 

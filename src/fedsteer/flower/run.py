@@ -11,6 +11,8 @@ from flwr.app import ArrayRecord
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import Asked, array_bytes, log
+from fedsteer.flower.back_off import BackOff
+from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
@@ -46,7 +48,12 @@ class ServerRun:
     totals: Totals
 
     def __init__(
-        self, rule: Rule, options: StrategyOptions, preset: str, preset_options: dict[str, Any]
+        self,
+        rule: Rule,
+        options: StrategyOptions,
+        preset: str,
+        preset_options: dict[str, Any],
+        callbacks: Callbacks,
     ) -> None:
         self.rule, self.preset, self.options = rule, preset, options
         self.preset_options = preset_options
@@ -61,7 +68,9 @@ class ServerRun:
             average=options.server_average,
         )
         self.identities = Identities(options.authenticated)
-        self.store = RunStore(None if options.folder is None else Path(options.folder))
+        self.back_off = BackOff()
+        folder = None if options.folder is None else Path(options.folder)
+        self.store = RunStore(folder, callbacks)
         self.begun = False
         self._leaving: list[str] = []  # clients that leave when this round ends
 
@@ -93,6 +102,8 @@ class ServerRun:
             state, moments, _ = unpack_server(packed, saved)
             model.restore(packed)
             self.identities.restore(saved["identities"])
+            if self.options.back_off:
+                self.back_off.restore(saved.get("back_off", ()))
         self.number, self.trained, self.used = saved["number"], saved["trained"], saved["used"]
         self.totals = Totals(**saved["totals"])
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
@@ -265,6 +276,8 @@ class ServerRun:
             train_loss=float(np.mean(losses)) if losses else None,
             training=dict(metrics) or None,
         )
+        if self.options.back_off:
+            self.back_off.note(number, reading.answered, reading.missed)
         extras = {reply.client: reply.columns for reply in reading.usable}
         collected = set(asked.requests.collect)
         self.store.record(row, client_rows(number, diagnostics, collected, extras, reading.failed))
@@ -284,6 +297,7 @@ class ServerRun:
             "used": self.used,
             "totals": asdict(self.totals),
             "identities": self.identities.pack(),
+            "back_off": self.back_off.pack(),
             "setup": self._setup,
         }
         self.store.save(self.model.pack() | arrays, run | server)

@@ -14,10 +14,11 @@ import flwr
 from flwr.app import ArrayRecord
 
 from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.model import to_named
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.checkpoint import PARTS
-from fedsteer.records.files import plain, write_atomically
+from fedsteer.records.files import plain, utc_now, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
 from fedsteer.records.parts import remove_parts
 from fedsteer.steering.state import Arrays
@@ -30,8 +31,8 @@ EVALUATION = ("accuracy", "loss", "average_accuracy", "average_loss", "evaluatio
 class RunStore:
     """Records and checkpoint in a folder. Without a folder nothing is written."""
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, callbacks: Callbacks) -> None:
+        self.folder, self.callbacks = folder, callbacks
         self.pending: Row | None = None  # row of the round that has not been evaluated yet
         self.first_evaluation: Row = {}  # by the server, before the first round
         self.best: tuple[bool, float] | None = None  # merit of the best model so far
@@ -88,8 +89,8 @@ class RunStore:
 
     def record(self, row: Row, client_rows: Iterable[Row]) -> None:
         """Write the rows of a round's clients; its own row waits for the evaluation."""
+        self.pending = plain(row)
         if self.records is not None:
-            self.pending = plain(row)
             for client_row in client_rows:
                 self.records.append("clients", client_row)
 
@@ -141,14 +142,17 @@ class RunStore:
         self.pending |= {f"average_{name}": value for name, value in average.items()}
 
     def close_round(self) -> None:
-        """Write the round's row to disk."""
-        if self.records is None or self.pending is None:
+        """The round's row is complete: write it to disk, and tell the callbacks."""
+        if (row := self.pending) is None:
             return
-        self.records.append("rounds", self.pending)
         seconds = time.perf_counter() - self._round_began
-        self.records.append("timing", {"round": self.pending["round"], "seconds": seconds})
-        self.records.offsets()
+        timing = {"round": row["round"], "time": utc_now(), "seconds": seconds}
+        if self.records is not None:
+            self.records.append("rounds", row)
+            self.records.append("timing", timing)
+            self.records.offsets()
         self.pending = None
+        self.callbacks.tell(row | timing)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         """The run is complete: write result.json, with the last evaluation."""

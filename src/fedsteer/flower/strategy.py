@@ -17,10 +17,12 @@ from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
+from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
 from fedsteer.flower.replies import (
+    CUT_OFF,
     data_points,
     leave_out_mistaken,
     leave_out_outdated,
@@ -29,6 +31,8 @@ from fedsteer.flower.replies import (
     weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
+from fedsteer.flower.waiting import still_at_work
+from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
 OWN_STARTS = (
@@ -44,6 +48,7 @@ class RuleStrategy(Strategy):
     preset                      "practical", or "paper" with estimated probabilities
     train_metrics_aggr_fn,      as in Flower: (contents of replies, weighted_by_key) -> metrics;
     evaluate_metrics_aggr_fn    by default means weighted by data points
+    callbacks                   functions, called after each round with its row as a dict
     options                     those of `StrategyOptions` and of the rule
     """
 
@@ -55,6 +60,7 @@ class RuleStrategy(Strategy):
         preset: str = "practical",
         train_metrics_aggr_fn: MetricsFunction | None = None,
         evaluate_metrics_aggr_fn: MetricsFunction | None = None,
+        callbacks: Iterable[Tracker] = (),
         **options: Any,
     ) -> None:
         self.options, rule_options = split_options(self.rule_name, preset, options)
@@ -63,10 +69,11 @@ class RuleStrategy(Strategy):
         self.preset = preset
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset, meant)
+        self.run = ServerRun(self.rule, self.options, preset, meant, Callbacks(callbacks))
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
+        self.cut_off: dict[str, int] = {}  # messages of closed rounds -> nodes at work on them
 
     @classmethod
     def from_run_config(cls, config: Mapping[str, Any], **more: Any) -> Self:
@@ -89,7 +96,7 @@ class RuleStrategy(Strategy):
         evaluate_fn: EvaluateFunction | None = None,
     ) -> Result:
         """As Flower's, but resume after the last finished round if there is a checkpoint."""
-        self._own_loop = True
+        self._own_loop, self.cut_off = True, {}
         self._timeout = None if timeout is None else float(timeout)
         try:
             self.run.begin(initial_arrays)
@@ -137,7 +144,9 @@ class RuleStrategy(Strategy):
                 raise
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
         online = await_nodes(grid, 1, limit)
-        clients = run.identities.meet(online)
+        everyone_online = run.identities.meet(online)
+        run.back_off.keep(everyone_online.values())
+        clients = self._askable(grid, everyone_online, server_round)
         seed = self.rule.options.seed
         sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
@@ -152,7 +161,7 @@ class RuleStrategy(Strategy):
             number=server_round,
             requests=requests,
             online=set(online),
-            share=len(sampled) / max(len(online), 1),
+            share=len(sampled) / max(len(clients), 1),
             clients={
                 node: client
                 for node, client in clients.items()
@@ -161,7 +170,15 @@ class RuleStrategy(Strategy):
         )
         asked.write(arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
+        if resting := len(online) - len(clients):
+            log(INFO, "fedsteer: %s are not asked: late from before, or in back-off", resting)
         return asked.messages
+
+    def _askable(self, grid: Grid, online: dict[int, str], number: int) -> dict[int, str]:
+        """Those that are not at work on a closed round, nor in back-off; if there are none, all."""
+        busy = still_at_work(grid, self.cut_off)
+        free = {node: client for node, client in online.items() if node not in busy}
+        return self.run.back_off.eligible(free or online, number)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -169,7 +186,8 @@ class RuleStrategy(Strategy):
         """Make a `Round` of the replies, let the rule step, and write everything down."""
         run, asked, key = self.run, self._asked, self.options.weighted_by_key
         assert asked is not None, "configure_train comes first"
-        reading = read_replies(replies, asked, run.model.layout, run.identities, key)
+        enough = self.options.enough if self._own_loop else 1.0  # other loops wait for all
+        reading = read_replies(replies, asked, run.model.layout, run.identities, key, enough)
         hints = run.identities.hints(
             server_round,
             {reply.client for reply in reading.usable},
@@ -182,7 +200,7 @@ class RuleStrategy(Strategy):
         leave_out_mistaken(reading, asked, self.rule, run.state, server_round)
         if "starts" not in self.rule.needs:
             leave_out_outdated(reading, run.sent_models)
-        warn_of("%s %s", reading.failed)
+        warn_of("%s %s", {c: why for c, why in reading.failed.items() if why != CUT_OFF})
         fresh = []
         run.store.settle()
         try:
@@ -213,6 +231,7 @@ class RuleStrategy(Strategy):
             return []
         identities = self.run.identities
         clients = identities.meet(await_nodes(grid, 0, 0.0))
+        clients = self._askable(grid, clients, server_round)
         trusted = {node: client for node, client in clients.items() if identities.trusts(node)}
         config["server-round"] = server_round
         content = RecordDict(

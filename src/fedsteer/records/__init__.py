@@ -3,7 +3,8 @@
     manifest.json           what was run: configuration, versions, environment, data, clients
     rounds.jsonl            one row per round:    pandas.read_json(path, lines=True)
     clients.jsonl           one row per client touched in a round, and what became of its update
-    timing.jsonl            seconds per round; separate, so that reruns leave the rest bit-identical
+    timing.jsonl            when each round ended, and its seconds; separate, so that reruns leave
+                            the rest bit-identical
     arrays.safetensors      coordinates of watched clients over the rounds
     checkpoint.safetensors  everything needed to resume
     failure.json            why the run failed, if it did

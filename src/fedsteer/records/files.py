@@ -7,7 +7,9 @@ give None for what is missing.
 import json
 import math
 import os
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
+def utc_now() -> str:
+    """The time as ISO text, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 def rounded(value: Any, digits: int = 4) -> Any:
     """`digits` significant digits, without a needless ".0"; None stays None."""
     if value is None:
@@ -66,6 +73,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return value
+
+
+def filled(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as JSON; keys without a value are left out."""
+    return {key: value for key, value in plain(dict(row)).items() if value is not None}
 
 
 def look(value: Any, *keys: str) -> Any:

@@ -1,8 +1,11 @@
 """Rows and running totals of a run. The simulator and Flower make the same ones."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+Tracker = Callable[[dict[str, Any]], None]
+"""Told every round of a run: its row of rounds.jsonl, with the columns of timing.jsonl."""
 
 
 @dataclass

@@ -1,15 +1,15 @@
 """Live TensorBoard scalars, one set per round."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, extra
+from fedsteer.records.rows import Tracker
 
 SCALARS = ("accuracy", "loss", "train_loss", "variance", "delta_norm", "bound_factor", "active")
 
 
-def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
+def tensorboard_tracker(folder: Path) -> Tracker:
     """A tracker that writes the scalars of each round to `folder`/tensorboard."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -17,9 +17,8 @@ def tensorboard_tracker(folder: Path) -> Callable[[Any], None]:
         raise ConfigurationError(f"--track tensorboard needs it: {extra('tracking')}") from None
     writer: Any = None
 
-    def track(round: Any) -> None:
+    def track(row: dict[str, Any]) -> None:
         nonlocal writer
-        row = round.row
         if writer is None:  # drop rounds that are run again after a kill
             writer = SummaryWriter(str(folder / "tensorboard"), purge_step=row["round"])
         for name in SCALARS:

@@ -7,14 +7,13 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records.checkpoint import read_checkpoint, write_checkpoint
-from fedsteer.records.files import plain, write_json
+from fedsteer.records.files import filled, utc_now, write_json
 from fedsteer.records.names import CHECKPOINT, FORMAT, MANIFEST, RESULT, STREAMS, stream_file
 from fedsteer.steering.state import Arrays
 
@@ -72,8 +71,8 @@ class RecordWriter:
 
     def append(self, stream: str, row: Mapping[str, Any]) -> None:
         """Add a row to `rounds`, `clients` or `timing`; keys without a value are left out."""
-        filled = {key: value for key, value in plain(dict(row)).items() if value is not None}
-        self._files[stream].write((json.dumps(filled, separators=(",", ":")) + "\n").encode())
+        text = json.dumps(filled(row), separators=(",", ":"))
+        self._files[stream].write((text + "\n").encode())
 
     def offsets(self) -> dict[str, int]:
         """Flush everything to disk and return the length of each file."""
@@ -139,7 +138,7 @@ class RecordWriter:
         }
         whole = {"format": FORMAT, "version": fedsteer.__version__, **value}
         whole.setdefault("environment", here | environment)
-        whole.setdefault("created", datetime.now(UTC).isoformat(timespec="seconds"))
+        whole.setdefault("created", utc_now())
         write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:

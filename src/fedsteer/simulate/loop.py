@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, Diverged
+from fedsteer.records.files import utc_now
 from fedsteer.records.rows import Totals, client_rows, round_row
 from fedsteer.rules import Diagnostics, Requests, Round, Rule
 from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
@@ -154,7 +155,7 @@ class Simulation:
             if self.trained % self.world.experiment.run.evaluate_every == 0 or self.finished:
                 self.last = evaluation = self._evaluation()
         clock.append(perf_counter())
-        timing = {"round": self.number, "seconds": clock[-1] - clock[0]}
+        timing = {"round": self.number, "time": utc_now(), "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
         return RoundResult(

@@ -20,8 +20,9 @@ from fedsteer.errors import (
     TrainingFailed,
 )
 from fedsteer.records import RecordWriter, Run, write_checkpoint
-from fedsteer.records.files import write_json
+from fedsteer.records.files import filled, write_json
 from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
+from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import RoundResult, Simulation
@@ -46,8 +47,6 @@ class Progress:
 
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
-Tracker = Callable[[RoundResult], None]
-"""Told every round of a run, e.g. to write it down for TensorBoard."""
 GAVE_UP = (RoundRefused, TrainingFailed)
 """A run that cannot continue keeps the reason in its folder; the other runs go on."""
 
@@ -72,7 +71,7 @@ class OpenRun:
         for row in result.clients:
             self.records.append("clients", row)
         for track in self.trackers:
-            track(result)
+            track(filled(result.row | result.timing))
         every = self.cell.experiment.run.checkpoint_every
         if self.simulation.number % every == 0 and not self.simulation.finished:
             self.save()
