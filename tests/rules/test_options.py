@@ -209,7 +209,7 @@ def test_practical_preset(name: str) -> None:
     assert rule.options.bad_clients == "drop"
     assert rule.options.nobody_fresh == "hold"
     lengths = rule.options.norm_bound, rule.options.update_bound, rule.options.step
-    assert lengths == ((None, None, "fixed") if rule.own_rate else (1.0, 4.0, "aligned"))
+    assert lengths == ((None, 4.0, "fixed") if rule.own_rate else (1.0, 4.0, "aligned"))
     if name in ("fedsteer", "cluster_fedvarp"):
         assert rule.options.select == "online"  # type: ignore[attr-defined]
     rule.init(5)  # it needs to know nothing beforehand

@@ -80,7 +80,7 @@ class FedAWE(Algorithm):
         count = max(int(np.count_nonzero(active.fresh)), 1)  # refreshing changes nothing
         members = active.old_sizes > 0
         last = np.maximum(own.last[active.slots], own.since[active.slots])
-        gaps = np.where(members, active.round.number - last, 1.0)
+        gaps = np.where(members, _clock(memory, active) - last, 1.0)
         weights = np.where(active.fresh, self.options.rate * gaps / count, 0.0)
         rows = starts
         if len(active) and starts is None:
@@ -104,7 +104,7 @@ class FedAWE(Algorithm):
         if own.initial is None:
             own.initial = active.kernels.clone(model)
         joined = active.slots[(active.old_sizes <= 0) & ~active.fresh]
-        own.since[joined] = float(active.round.number)
+        own.since[joined] = _clock(memory, active)
         slots = active.slots[active.fresh]
         if not len(slots):
             return
@@ -113,7 +113,7 @@ class FedAWE(Algorithm):
         own.models.reserve(slots, model[None], members)  # updates may be of a narrower dtype
         for slot in slots.tolist():
             own.models.rows[slot] = moved
-        own.last[slots] = float(active.round.number)
+        own.last[slots] = _clock(memory, active)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own: FedAWEMemory = memory.own
@@ -140,3 +140,8 @@ class FedAWE(Algorithm):
         for index in np.flatnonzero(members & (own.last[slots] > 0)):
             starts[index] = own.models.rows[slots[index]]
         return starts
+
+
+def _clock(memory: Memory, active: Active) -> float:
+    """t, without the rounds that held the model because there was no fresh update."""
+    return float(active.round.number - memory.clients.idle)

@@ -9,7 +9,7 @@ from typing import Any
 from fedsteer.errors import check_name
 from fedsteer.options import check_options, option
 
-LENGTH_OPTIONS = ("norm_bound", "update_bound", "step")
+LENGTH_OPTIONS = ("norm_bound", "step")
 """Options about the length of a step, which a rule that moves the model itself cannot have."""
 
 FREE_OPTIONS = ("max_weight", "nobody_fresh", "bad_clients", "seed")
@@ -42,7 +42,10 @@ class Options:
         above=0.0,
     )
     size_bound: float | None = option(
-        None, "a client's data points grow at most so many times from visit to visit", low=1.0
+        None,
+        "data points count as the median of the client's last three reports, and at most this many "
+        "times what they were before, or what is usual",
+        low=1.0,
     )
     leave_after: float | None = option(
         None, "a client silent for so many of its usual intervals leaves, until it is back", low=1.0
