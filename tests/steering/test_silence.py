@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, State, make_rule
-from fedsteer.steering.attendance import EVERY, LEAST, VISITS, Attendance
+from fedsteer.steering.attendance import EVERY, LEAST, OPEN, VISITS, Attendance
 from fedsteer.steering.table import Table
 
 DIM = 5
@@ -45,8 +45,11 @@ def test_few_rounds_are_never_too_many() -> None:
     assert looked([*last[:5], 999 - LEAST], [1] * 6, [900] * 6)[0] == [5]
 
 
-def test_nobody_leaves_if_everybody_is_away() -> None:
-    assert looked([500] * 6, [1] * 6, [400] * 6) == ([], [])
+def test_clients_that_vanish_together_leave_later() -> None:
+    """The rounds since their last visit are common, but only up to OPEN of them count."""
+    away = 5 * OPEN
+    assert looked([1000 - away] * 6, [1] * 6, [400] * 6)[0] == []
+    assert looked([999 - away] * 6, [1] * 6, [400] * 6)[0] == [*range(6)]
 
 
 def play(rule: Any, state: State, number: int, clients: list[Any], **more: Any) -> Any:
@@ -124,7 +127,7 @@ def test_a_returning_client_may_say_how_large_it_was() -> None:
     """Its last size counts for `size_bound`, whether it brings one or not."""
     rule, state, last = away({"a": 4.0, "b": 4.0, "c": 2000.0})
     state = play(rule, state, last + 1, ["a", "b"], sizes=[4.0, 4.0]).state
-    for brought, believed in ((None, 2000.0), ([2000.0], 2000.0), ([1e9], 20000.0)):
+    for brought, believed in ((None, 2000.0), ([2000.0], 2000.0), ([1e9], 2000.0)):
         more = {} if brought is None else {"sizes": brought}
         back = play(rule, state.copy(), last + 2, ["c"], **more)
         assert back.state.clients.sizes["c"] == believed

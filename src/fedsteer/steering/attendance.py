@@ -1,10 +1,11 @@
 """Who came and when: which clients have left, and how far estimates of absent ones are trusted.
 
 **Silence.** A client's usual interval is the longest one between two of its visits so far; or, if
-that is longer, the median over all clients of the same, where the rounds since the last visit count
-too. So clients that come in bursts are not taken for gone because one burst had no gaps, and no
-client is if all of them are rare. A client is gone after `times` usual intervals of silence, and
-not before LEAST rounds; only clients with at least VISITS visits have a usual interval.
+that is longer, the median over all clients of the same, with up to OPEN rounds since the last visit
+as an interval, too. So clients that come in bursts are not taken for gone because one burst had no
+gaps, and no client is if all of them are rare; nor do clients that vanish together excuse each
+other for long. A client is gone after `times` usual intervals of silence, and not before LEAST
+rounds; only clients with at least VISITS visits have a usual interval.
 
 **Trust.** What the estimates of absent clients count for in a round:
 
@@ -28,6 +29,7 @@ from fedsteer.steering.table import Table
 VISITS = 3
 LEAST = 100  # rounds of silence
 EVERY = 10  # rounds between two looks
+OPEN = 50  # rounds
 LAST, CLOCK, LONGEST, COUNT = range(4)
 FADE = 0.9
 ENOUGH = 0.5
@@ -89,8 +91,8 @@ class Attendance(Component):
         """Members that are gone, and those half way there since the last look."""
         _, last, longest, count = self.visits[members].T
         away = clock - last
-        usual = np.maximum(longest, np.median(np.maximum(longest, away)) if len(members) else 0)
-        limit = np.maximum(times * usual, LEAST)
+        common = np.median(np.maximum(longest, np.minimum(away, OPEN))) if len(members) else 0
+        limit = np.maximum(times * np.maximum(longest, common), LEAST)
         known = count >= VISITS
         fading = known & (away > limit / 2) & (away - EVERY <= limit / 2)
         return members[known & (away > limit)], members[fading]
