@@ -4,8 +4,9 @@
 
 Every row has a process of its own, in which replies are made anew for each round, as a grid would
 hand them over. `ms` is the median over the rounds but the first; `peak` is the most memory of the
-process, and `columns` what FedSteer's k columns take of it. The row "folder" also writes records
-and a checkpoint every round.
+process, and `less columns` leaves out what FedSteer's columns take of it. The row "folder" also
+writes records and a checkpoint every round, in the background. Rounds are far apart in practice, so
+the next one waits until that is done; `written in` is how long it takes.
 """
 
 import argparse
@@ -61,7 +62,7 @@ def one_row(kind: str, millions: float, replies: int, rounds: int) -> dict[str, 
         strategy: Any = FedAvg()
         if kind != "flower":
             strategy = FedSteer(folder=folder if kind == "folder" else None, fraction_evaluate=0.0)
-        arrays, times = initial, []
+        arrays, times, written = initial, [], [0.0]
         for number in range(1, rounds + 1):
             messages = list(strategy.configure_train(number, arrays, ConfigRecord(), grid))
             came = answers(messages)
@@ -69,9 +70,20 @@ def one_row(kind: str, millions: float, replies: int, rounds: int) -> dict[str, 
             arrays, _ = strategy.aggregate_train(number, came)
             times.append(perf_counter() - began)
             del came, messages
+            if kind == "folder":
+                began = perf_counter()
+                strategy.run.store.settle()
+                written.append(perf_counter() - began)
+        if kind == "folder":
+            strategy.run.store.close()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     columns = 0 if kind == "flower" else min(20, replies) * size * 4
-    return {"seconds": median(times[1:]), "peak": peak, "columns": columns}
+    return {
+        "seconds": median(times[1:]),
+        "peak": peak,
+        "columns": columns,
+        "written": max(written),
+    }
 
 
 def main() -> None:
@@ -87,8 +99,8 @@ def main() -> None:
         print(json.dumps(found))
         return
     millions = [0.1] if options.quick else options.millions
-    print("| weights | | ms | times Flower's | peak | less columns, times Flower's |")
-    print("| --: | :-- | --: | --: | --: | --: |")
+    print("| weights | | ms | times Flower's | peak | less columns, times Flower's | written in |")
+    print("| --: | :-- | --: | --: | --: | --: | --: |")
     for count in millions:
         stock: dict[str, float] = {}
         for row in ROWS:
@@ -101,7 +113,8 @@ def main() -> None:
             more = (peak - found["columns"]) / stock["peak"]
             print(
                 f"| {count:g} M | {row} | {1e3 * time:.0f} | {time / stock['seconds']:.1f} "
-                f"| {peak / 1e9:.2f} GB | {more:.2f} |",
+                f"| {peak / 1e9:.2f} GB | {more:.2f} "
+                + (f"| {found['written']:.1f} s |" if found["written"] else "| |"),
                 flush=True,
             )
 
