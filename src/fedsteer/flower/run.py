@@ -229,7 +229,7 @@ class ServerRun:
         self.state, self.used = step.state, self.used + len(step.diagnostics.clients)
         found = step.diagnostics
         warn_of("%s was dropped: %s", found.dropped)
-        warn_of("%s reported %.4g data points; far fewer are believed", found.disbelieved)
+        warn_of("%s reported %.4g data points, far from what is believed", found.disbelieved)
         warn_of("%s sent an update far too long; %.2g of it counts", found.cut_down)
         if found.trust < 1.0:
             fewer = "far fewer clients come than before: estimates of the others count %.2g"

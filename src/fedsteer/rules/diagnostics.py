@@ -70,11 +70,11 @@ class Diagnostics:
 
     @cached_property
     def disbelieved(self) -> Mapping[ClientId, float]:
-        """Numbers of data points that were reported and exceed what was believed."""
+        """Numbers of data points that were reported, if they are far from what was believed."""
         if self.claimed_sizes is None:
             return {}
         reports = zip(self.clients, self.claimed_sizes.tolist(), self.sizes.tolist(), strict=True)
-        return {client: claimed for client, claimed, used in reports if claimed > used}
+        return {c: claim for c, claim, used in reports if not used / 2 <= claim <= 2 * used}
 
     @cached_property
     def cut_down(self) -> Mapping[ClientId, float]:

@@ -142,7 +142,7 @@ class Clients(Component):
             known = np.where(known > 0, known, self.away[slots])  # some fell silent and are back
         if reported is not None:
             bound = self.size_bound
-            return (reported if bound is None else bound.limit(reported, known)), {}
+            return (reported if bound is None else bound.limit(slots, reported, known)), {}
         strangers = np.flatnonzero(known <= 0)
         if not self.closed:
             known[strangers] = 1.0
@@ -201,7 +201,7 @@ class Clients(Component):
                 self._count(active, active.population)
             expected = self.source.observe(came, self.clock)
         if self.size_bound is not None and active.round.sizes is not None:
-            self.size_bound.keep(active.sizes)
+            self.size_bound.keep(active.slots, active.round.sizes, active.sizes)
         return self.attendance.note(
             active.slots, self.number, self.clock, came=len(came), expected=expected
         )
@@ -256,6 +256,8 @@ class Clients(Component):
             self.away[slots] = sizes if returning else 0.0
         if self.bound is not None:
             self.bound.forget(slots, sizes)
+        if self.size_bound is not None:
+            self.size_bound.forget(slots)
         self.source.forget(slots)
         self.population = self.population.grown(-float(sizes.sum()))
         self.counted[slots] = 0.0
