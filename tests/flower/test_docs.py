@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from dataclasses import fields
 from pathlib import Path
 
@@ -54,3 +58,18 @@ def test_the_configuration_of_an_example_makes_a_strategy(path: Path) -> None:
     for reference in flower["components"].values():
         module = reference.partition(":")[0].replace(".", "/")
         assert (path.parent / f"{module}.py").exists()
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_flower_builds_a_bundle_of_an_example(path: Path, tmp_path: Path) -> None:
+    """As for Flower Hub: with a licence, and the versions of Flower it is for."""
+    app = tmp_path / "app"
+    shutil.copytree(path.parent, app)
+    command = [sys.executable, "-m", "flwr.cli.app", "build", "--app", str(app)]
+    built = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (bundle,) = tmp_path.glob("*.fab")
+    with zipfile.ZipFile(bundle) as files:
+        assert "LICENSE" in files.namelist()
+    project = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["flwr"]["app"]["fab-format-version"] == 1
