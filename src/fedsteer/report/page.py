@@ -4,9 +4,9 @@ The page is a function of the records alone: the same records give the same byte
 security policy names the hashes of our scripts, so nothing a record says can run or load anything.
 """
 
-import base64
 import hashlib
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
@@ -19,13 +19,13 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, write_atomically
 from fedsteer.report.entries import grouped
 from fedsteer.report.figures import own_figure
-from fedsteer.report.origin import ran_alone
 from fedsteer.report.page_data import in_page_order, page_data
 from fedsteer.report.summary import Summary, summarise
-from fedsteer.report.tables import Column, columns, note
+from fedsteer.report.tables import columns, note
 from fedsteer.report.visits import Visits, read_visits
 
 DENSE = 11  # a table with more columns gets smaller text
+WORDS = ' class="words"'  # such cells are left-aligned
 
 
 def write_page(
@@ -60,10 +60,10 @@ def render(
         "plots": _asset("plots.js"),
         "behaviour": _asset("page.js"),
     }
-    digests = [hashlib.sha256(script.encode()).digest() for script in scripts.values()]
+    digests = [b64encode(hashlib.sha256(one.encode()).digest()) for one in scripts.values()]
     return Template(_asset("page.html")).substitute(
         scripts,
-        policy=" ".join(f"'sha256-{_base64(digest)}'" for digest in digests),
+        policy=" ".join(f"'sha256-{digest.decode()}'" for digest in digests),
         title=escape(title),
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(summary, title)),
         style=_asset("page.css"),
@@ -81,7 +81,7 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
     if (figure := own_figure(runs, paper_table)) is not None:
         title = str(paper_table.get("title", "Results"))
         try:  # as an image: its style and ids stay its own, and nothing in it can run
-            address = f"data:image/svg+xml;base64,{_base64(figure.svg(title).encode())}"
+            address = "data:image/svg+xml;base64," + b64encode(figure.svg(title).encode()).decode()
             content += f'<div class="drawn"><img alt="{escape(title)}" src="{address}"></div>'
         except ModuleNotFoundError:
             content += '<p class="note">The figure is left out: matplotlib is not installed.</p>'
@@ -118,11 +118,11 @@ def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str
 def _headline(summary: Summary, places: Sequence[int]) -> str:
     """The table of one experiment in its own scrolling box."""
     several = len(summary.experiments) > 1
-    with_time = ran_alone([run for row in summary.rows for run in row.runs])
     summary = replace(summary, rows=tuple(summary.rows[at] for at in places))
-    shown = [column for column in columns(summary) if with_time or column.heading != "time"]
+    # Runs share a machine, so the time of one says little.
+    shown = [column for column in columns(summary) if column.heading != "time"]
     head = "".join(
-        f'<th scope="col"{_kind(column)} title="{escape(column.meaning)}">'
+        f'<th scope="col"{WORDS * column.words} title="{escape(column.meaning)}">'
         f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
         for column in shown
     )
@@ -130,12 +130,12 @@ def _headline(summary: Summary, places: Sequence[int]) -> str:
     for at, row in zip(places, summary.rows, strict=True):
         body += f'<tr data-entry="{at}">'
         for column in shown:
-            text, value = column.text(row), escape(_sortable(column.value(row)))
+            text, value = column.text(row), column.value(row)
             cell = escape(text) if column.words else _number(text)
-            body += f'<td{_kind(column)} data-value="{value}">{cell}</td>'
+            key = "" if value is None else escape(str(value))
+            body += f'<td{WORDS * column.words} data-value="{key}">{cell}</td>'
         body += "</tr>\n"
-    name = escape(summary.experiments[0] or "unnamed")
-    heading = f'<h3 class="name">{name}</h3>' if several else ""
+    heading = f'<h3 class="name">{escape(summary.experiments[0] or "unnamed")}</h3>' * several
     return (
         f'{heading}<div class="scroll" tabindex="0">'
         f'<table class="headline{" dense" * (len(shown) > DENSE)}">'
@@ -178,10 +178,6 @@ def _facts(summary: Summary, title: str) -> list[str]:
     return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
 
 
-def _kind(column: Column) -> str:
-    return ' class="words"' if column.words else ""
-
-
 def _unbroken(text: str) -> str:
     """A heading breaks between its words only."""
     return text.replace("-", "\N{NON-BREAKING HYPHEN}").replace(" %", "\N{NO-BREAK SPACE}%")
@@ -193,18 +189,10 @@ def _number(text: str) -> str:
     return f"{escape(mean)} <small>± {escape(half)}</small>" if sign else escape(text)
 
 
-def _sortable(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.9g}"
-
-
 def _embed(data: dict[str, Any]) -> str:
     """JSON that cannot end its script element, whatever the records hold."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _asset(name: str) -> str:

@@ -4,7 +4,6 @@ A row of the summary is a rule in an experiment. A rule that was run in several 
 name, look and button; the reader chooses the experiment.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.records.files import look, number, rounded
+from fedsteer.records.files import number, rounded
 from fedsteer.report import curves, visits
-from fedsteer.report.entries import Entry, grouped, in_order
+from fedsteer.report.entries import Entry, in_order
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
 
@@ -49,29 +48,27 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
     looks = styles(entries)
     rules = list(dict.fromkeys(entry.label for entry in entries))
     measure = curves.measured(run for entry in entries for run in entry.shown)
-    rasters = [visits.raster(entry.shown[0]) for entry in entries]
-    unique: list[Any] = []
-    for one in rasters:  # all rules meet the same draws: most of these are equal
-        if one is not None and one not in unique:
-            unique.append(one)
+    # All rules meet the same draws, so most rasters are equal, and often those of all experiments.
+    rasters, raster = _once([visits.raster(entry.shown[0]) for entry in entries])
+    pictures, holds = _once([_held(summary, name) for name in experiments])
     plots: dict[str, list[Any]] = {
         "accuracy": [curves.accuracy_curve(entry.shown, measure) for entry in entries],
         "residual": [visits.residuals(one) for one in seen],
         "staleness": [visits.staleness_shares(one) for one in seen],
-        "variance": [curves.variance_curve(entry.shown) for entry in entries],
-        "pace": [curves.pace_curves(entry.shown) for entry in entries],
-        "answers": [curves.answer_curves(entry.shown) for entry in entries],
+        **{
+            name: [curves.median_curves(entry.shown, name) for entry in entries]
+            for name in curves.MEDIANS
+        },
         "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
-        "holds": _holdings(summary),
+        "holds": holds,
         "events": [curves.bound_events(entry.shown) for entry in entries],
-        "raster": [None if one is None else unique.index(one) for one in rasters],
+        "raster": raster,
     }
     panels = {key: [""] * any(one is not None for one in plots[key]) for key in plots}
     groups = (name for curve in plots["accuracy"] if curve for name in curve["groups"])
     panels["groups"] = list(dict.fromkeys(groups))
-    panels["staleness"] = sorted({name for shares in plots["staleness"] for name in shares or ()})
-    for key in ("pace", "answers"):
+    for key in ("staleness", *curves.MEDIANS):
         panels[key] = list(dict.fromkeys(name for parts in plots[key] for name in parts or ()))
     return {
         "rules": [{"name": name, **asdict(looks[name])} for name in rules],
@@ -84,7 +81,8 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
         "panels": panels,
         "measure": measure,
         "kinds": visits.EVENTS,
-        "rasters": unique,
+        "rasters": rasters,
+        "pictures": pictures,
         "unused": [visits.unused_updates(one) for one in seen],
         **plots,
     }
@@ -128,27 +126,20 @@ def _cost(row: Entry) -> dict[str, Any] | None:
     return costs | {"mean": rounded(row.accuracy.mean), "half": rounded(row.accuracy.drawn, 3)}
 
 
-def _holdings(summary: Summary) -> list[dict[str, Any]]:
-    """One picture for each different distribution of data (normally one per experiment).
+def _once(items: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
+    """The different ones, and the place of each item among them; None stays None."""
+    found = [one for at, one in enumerate(items) if one is not None and one not in items[:at]]
+    return found, [None if one is None else found.index(one) for one in items]
 
-    Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones in
-    an experiment the first whose clients differ in presence is kept, since that orders them.
+
+def _held(summary: Summary, experiment: str) -> dict[str, Any] | None:
+    """Who holds what in an experiment: seeds differ in detail, not in kind, so one run says it.
+
+    It is one whose clients differ in presence, if there is one, since that orders them.
     """
-    found: list[dict[str, Any]] = []
-    by_experiment = grouped(summary.rows, lambda row: row.experiment)
-    for place, members in enumerate(by_experiment.values()):
-        seen: set[str] = set()
-        for entry in sorted(members, key=_presences, reverse=True):
-            key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
-            if key in seen or (picture := _holds(entry.shown[0])) is None:
-                continue
-            seen.add(key)
-            if same := [one for one in found if picture.items() <= one.items()]:
-                same[0]["experiments"].append(place)
-            else:
-                title = entry.experiment or entry.label
-                found.append({"title": title, "experiments": [place], **picture})
-    return found
+    entries = [entry for entry in summary.rows if entry.experiment == experiment]
+    entries.sort(key=_presences, reverse=True)
+    return next(filter(None, (_holds(entry.shown[0]) for entry in entries)), None)
 
 
 def _presences(entry: Entry) -> int:
