@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsteer import ConfigurationError
-from fedsteer.records.prometheus import prometheus
+from fedsteer.records.trackers import prometheus
 
 ROW = {
     "round": 7,

@@ -13,7 +13,7 @@ import pytest
 from fedsteer.errors import DataError
 from fedsteer.records import RecordWriter, Run, find_runs, write_checkpoint
 from fedsteer.records.names import CHECKPOINT
-from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
+from fedsteer.records.trackers import SCALARS, tensorboard_tracker
 
 
 def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
