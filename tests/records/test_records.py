@@ -35,7 +35,7 @@ def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
 def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     with closing(RecordWriter(tmp_path)) as records:
         records.append("rounds", {"round": 1})
-        offsets = records.offsets()
+        offsets = records.flush()
         records.append("rounds", {"round": 2})
         records.append("timing", {"round": 2})
     assert offsets == {"rounds": 12, "clients": 0, "timing": 0}

@@ -42,7 +42,6 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read what `write_checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:

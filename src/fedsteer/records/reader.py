@@ -35,7 +35,6 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """The name of its experiment, or ""."""
         return str(look(self.manifest, "experiment", "name") or "")
 
     @property
@@ -127,7 +126,6 @@ class Run:
         return rows
 
     def read(self, name: str) -> bytes | None:
-        """The content of one of its files, if it exists."""
         if self.packed is not None:
             return self.packed.get(name)
         try:

@@ -49,7 +49,6 @@ class Totals:
 
 
 def round_row(number: int, diagnostics: Any, **more: Any) -> dict[str, Any]:
-    """One row of rounds.jsonl."""
     return {
         "round": number,
         "phase": diagnostics.phase,

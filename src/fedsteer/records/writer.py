@@ -74,8 +74,8 @@ class RecordWriter:
         text = json.dumps(filled(row), separators=(",", ":"))
         self._files[stream].write((text + "\n").encode())
 
-    def offsets(self) -> dict[str, int]:
-        """Flush everything to disk and return the length of each file."""
+    def flush(self) -> dict[str, int]:
+        """Write all rows to disk; returns the length of each file."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -114,7 +114,7 @@ class RecordWriter:
             saved.result()
 
     def _meta(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        return {"run": dict(run), "offsets": self.offsets(), "seconds": self.seconds}
+        return {"run": dict(run), "offsets": self.flush(), "seconds": self.seconds}
 
     def load(self) -> Checkpoint | None:
         path = self.folder / CHECKPOINT
@@ -143,7 +143,7 @@ class RecordWriter:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as complete."""
-        self.offsets()
+        self.flush()
         write_json(self.folder / RESULT, result)
 
     def close(self) -> None:
