@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedsteer import __version__
-from fedsteer.cli.shared import place
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
 
 FORMATTER = argparse.RawDescriptionHelpFormatter
@@ -29,6 +28,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
+def place(text: str) -> Path:
+    """A path from the command line; an empty one is a shell variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("names nothing; the current folder is .")
+    return Path(text)
 
 
 COMMANDS = tomllib.loads((files("fedsteer.cli") / "commands.toml").read_text())

@@ -93,10 +93,6 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     if (found := curves.watched(run)) is None:
         return None
     names, values = found
-    # Before training there are no coordinates.
-    rounds = [moment for row in run.rounds if (moment := curves.training_round(row))]
-    if len(rounds) != len(values):
-        rounds = [float(moment) for moment in range(1, len(values) + 1)]
     kept = curves.thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
     for client in curves.thinned(range(values.shape[1]), WATCHED):
@@ -112,7 +108,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
         pictures.append({"client": names[client], "scale": scale, "rows": steps})
     if not pictures:
         return None
-    return {"rounds": [int(rounds[index]) for index in kept], "watched": pictures}
+    return {"rounds": [at + 1 for at in kept], "watched": pictures}
 
 
 def _cost(row: Entry) -> dict[str, Any] | None:
