@@ -16,7 +16,8 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run, archive, find_runs, pack_records, read_sheet
 from fedsteer.records.archive import read_archive, write_archive
 from fedsteer.records.pack import shortened
-from fedsteer.report import summarise, to_csv, to_markdown, to_svg
+from fedsteer.report import summarise, to_csv, to_markdown
+from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.page import render
 from tests.report.made_records import make_comparison, make_run
 

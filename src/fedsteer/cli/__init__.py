@@ -54,7 +54,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Any, name: str, table: dict[str, Any], shared: dict[str, Any]) -> None:
-    """Add a command, its arguments and the commands below it."""
     texts = {key: table.get(key) for key in ("help", "description", "epilog")}
     parser = commands.add_parser(name, formatter_class=FORMATTER, **texts)
     for argument in table.get("arguments", ()):

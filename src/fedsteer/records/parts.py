@@ -52,7 +52,6 @@ def read_parts(folder: Path, listed: dict[str, Any]) -> Arrays:
 
 
 def remove_parts(folder: Path, listed: dict[str, Any]) -> None:
-    """Remove all parts but these."""
     kept = {digest for entry in listed.values() for digest in entry["parts"]}
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.name not in kept:

@@ -142,7 +142,6 @@ class RecordWriter:
         write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Mark the run as complete."""
         self.flush()
         write_json(self.folder / RESULT, result)
 

@@ -49,12 +49,10 @@ class Entry:
 
     @property
     def finished(self) -> int:
-        """How many runs are counted."""
         return len(self.counted)
 
     @property
     def unfinished(self) -> int:
-        """How many are not."""
         return len(self.runs) - self.finished
 
     @property
@@ -68,7 +66,6 @@ class Entry:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """Final test accuracy."""
         return self.estimates["accuracy"]
 
 

@@ -37,7 +37,6 @@ class Column:
 
     @property
     def words(self) -> bool:
-        """Words are left-aligned."""
         return self.form is None
 
     def text(self, row: Entry) -> str:
@@ -180,7 +179,6 @@ def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, in decimal units."""
     units = ["B", "kB", "MB", "GB", "TB"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
@@ -195,7 +193,6 @@ def count(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds, minutes or hours."""
     unit = "s"
     if value >= 90:
         value, unit = value / 60, "min"
@@ -213,7 +210,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collect
 
 
 def markdown(text: str) -> str:
-    """Text that stays text in Markdown."""
     return " ".join(_printable(text).split()).translate(ESCAPED)
 
 

@@ -41,7 +41,6 @@ class Figure(NamedTuple):
     whole: bool = False  # the table says everything, in place of the usual one
 
     def svg(self, title: str) -> str:
-        """The picture below its title."""
         import matplotlib.style
         from matplotlib.figure import Figure
 
@@ -79,7 +78,6 @@ def dots(style: Style) -> dict[str, Any]:
 def add_legend(
     figure: SubFigure, names: Iterable[tuple[str, Style]], title: str = "", dotted: bool = False
 ) -> None:
-    """Names to the right of the panels."""
     from matplotlib.lines import Line2D
 
     labels, looks = zip(*names, strict=True)
