@@ -19,7 +19,7 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, write_atomically
 from fedsteer.report.entries import grouped
 from fedsteer.report.figures import own_figure
-from fedsteer.report.page_data import in_page_order, page_data
+from fedsteer.report.page_data import page_data
 from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import columns, note
 from fedsteer.report.visits import Visits, read_visits
@@ -50,8 +50,7 @@ def render(
     paper_table: Mapping[str, Any] | None = None,
 ) -> str:
     known = list(runs)
-    order = list((paper_table or {}).get("paper") or ())
-    summary = in_page_order(summarise(known, baseline), known, order)
+    summary = summarise(known, baseline, order=(paper_table or {}).get("paper") or ())
     visits = [[read_visits(run) for run in row.shown] for row in summary.rows]
     data = page_data(summary, visits)
     kept = _by_experiment(summary, lambda places: _kept([visits[at] for at in places]))

@@ -4,8 +4,8 @@ A row of the summary is a rule in an experiment. A rule that was run in several 
 name, look and button; the reader chooses the experiment.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from fedsteer.records import Run
 from fedsteer.records.files import number, rounded
 from fedsteer.report import curves, visits
-from fedsteer.report.entries import Entry, in_order
+from fedsteer.report.entries import FULL, Entry
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
 
@@ -22,15 +22,6 @@ COORDINATE_ROUNDS = 150
 COORDINATES = 64
 CLASSES = 200
 LEVELS = 999  # coordinates are drawn in this many steps either side of zero
-
-
-def in_page_order(summary: Summary, runs: Iterable[Run], order: Sequence[str]) -> Summary:
-    """With the experiments in this order, others in the order of the runs."""
-    experiment_of = {run: row.experiment for row in summary.rows for run in row.runs}
-    known = dict.fromkeys(experiment_of[run] for run in runs if run in experiment_of)
-    names = in_order(known, order)
-    rows = sorted(summary.rows, key=lambda row: names.index(row.experiment))
-    return replace(summary, rows=tuple(rows))
 
 
 def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict[str, Any]:
@@ -129,18 +120,10 @@ def _once(items: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
 
 
 def _held(summary: Summary, experiment: str) -> dict[str, Any] | None:
-    """Who holds what in an experiment: seeds differ in detail, not in kind, so one run says it.
-
-    It is one whose clients differ in presence, if there is one, since that orders them.
-    """
+    """Who holds what in an experiment: seeds differ in detail, not in kind, so one run says it."""
     entries = [entry for entry in summary.rows if entry.experiment == experiment]
-    entries.sort(key=_presences, reverse=True)
+    entries.sort(key=lambda entry: entry.rule == FULL)  # last: presence orders the clients
     return next(filter(None, (_holds(entry.shown[0]) for entry in entries)), None)
-
-
-def _presences(entry: Entry) -> int:
-    """How many different probabilities of participation the clients have."""
-    return len(set(map(str, visits.of_clients(entry.shown[0].manifest, "probabilities").values())))
 
 
 def _holds(run: Run) -> dict[str, Any] | None:
