@@ -7,7 +7,7 @@ security policy names the hashes of our scripts, so nothing a record says can ru
 import hashlib
 import json
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -22,9 +22,10 @@ from fedsteer.report.figures import own_figure
 from fedsteer.report.page_data import page_data
 from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import columns, note
-from fedsteer.report.visits import Visits, read_visits
+from fedsteer.report.visits import read_visits
 
 DENSE = 11  # a table with more columns gets smaller text
+KEPT = '<p class="note">These records hold client rows of some seeds only.</p>'
 WORDS = ' class="words"'  # such cells are left-aligned
 
 
@@ -53,7 +54,7 @@ def render(
     summary = summarise(known, baseline, order=(paper_table or {}).get("paper") or ())
     visits = [[read_visits(run) for run in row.shown] for row in summary.rows]
     data = page_data(summary, visits)
-    kept = _by_experiment(summary, lambda places: _kept([visits[at] for at in places]))
+    partly = any(len({one.rows > 0 for one in runs}) > 1 for runs in visits)  # packed small
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
         "plots": _asset("plots.js"),
@@ -67,8 +68,8 @@ def render(
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(summary, title)),
         style=_asset("page.css"),
         paper_table=_paper_table_card(known, paper_table) if paper_table else "",
-        tables=_by_experiment(summary, lambda places: _headline(summary, places)),
-        figures="\n".join(_cards(data, kept)),
+        tables=_tables(summary),
+        figures="\n".join(_cards(data, KEPT if partly else "")),
         data=_embed(data),
     )
 
@@ -100,24 +101,20 @@ def _cards(data: dict[str, Any], kept: str) -> Iterable[str]:
             )
 
 
-def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str:
-    """Content of each experiment, of which the page shows one; once if all have the same.
-
-    content   takes the places of an experiment's rows
-    """
-    places = grouped(range(len(summary.rows)), lambda at: summary.rows[at].experiment)
-    found = [content(own) for own in places.values()]
-    if len(set(found)) == 1:
-        return found[0]
-    return "".join(
-        f'<div data-experiment="{place}">{one}</div>' for place, one in enumerate(found) if one
-    )
+def _tables(summary: Summary) -> str:
+    """The table of each experiment, of which the page shows one."""
+    found, first = "", 0
+    for place, (name, rows) in enumerate(grouped(summary.rows, lambda row: row.experiment).items()):
+        table = _table(replace(summary, rows=tuple(rows)), first)
+        heading = f'<h3 class="name">{escape(name or "unnamed")}</h3>'
+        several = len(rows) < len(summary.rows)
+        found += f'<div data-experiment="{place}">{heading}{table}</div>' if several else table
+        first += len(rows)
+    return found
 
 
-def _headline(summary: Summary, places: Sequence[int]) -> str:
-    """The table of one experiment in its own scrolling box."""
-    several = len(summary.experiments) > 1
-    summary = replace(summary, rows=tuple(summary.rows[at] for at in places))
+def _table(summary: Summary, first: int) -> str:
+    """A table in its own scrolling box; `first` is the place of its first row among all."""
     # Runs share a machine, so the time of one says little.
     shown = [column for column in columns(summary) if column.heading != "time"]
     head = "".join(
@@ -126,7 +123,7 @@ def _headline(summary: Summary, places: Sequence[int]) -> str:
         for column in shown
     )
     body = ""
-    for at, row in zip(places, summary.rows, strict=True):
+    for at, row in enumerate(summary.rows, start=first):
         body += f'<tr data-entry="{at}">'
         for column in shown:
             text, value = column.text(row), column.value(row)
@@ -134,24 +131,12 @@ def _headline(summary: Summary, places: Sequence[int]) -> str:
             key = "" if value is None else escape(str(value))
             body += f'<td{WORDS * column.words} data-value="{key}">{cell}</td>'
         body += "</tr>\n"
-    heading = f'<h3 class="name">{escape(summary.experiments[0] or "unnamed")}</h3>' * several
     return (
-        f'{heading}<div class="scroll" tabindex="0">'
+        '<div class="scroll" tabindex="0">'
         f'<table class="headline{" dense" * (len(shown) > DENSE)}">'
         f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
         f'<p class="note">{escape(note(summary))}</p>'
     )
-
-
-def _kept(visits: Sequence[Sequence[Visits]]) -> str:
-    """A line if the records, packed small, hold the clients' rows of some seeds only."""
-    seeds = [[one.rows > 0 for one in runs] for runs in visits]
-    partly = [kept for kept in seeds if any(kept) and not all(kept)]
-    if not partly:
-        return ""
-    which = "the first seed" if all(kept[0] and sum(kept) == 1 for kept in partly) else "some seeds"
-    words = f"From {which} only: these records do not hold the clients' rows of the others."
-    return f'<p class="note">{words}</p>'
 
 
 def _facts(summary: Summary, title: str) -> list[str]:

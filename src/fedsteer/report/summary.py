@@ -1,8 +1,5 @@
 """A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
 
-Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
-same draws under the same seed, so its interval is that of the differences seed by seed.
-
 The last round alone is a lottery for rules that swing between label groups, so the mean over the
 evaluations of the last third of the training rounds is reported too.
 """
@@ -42,7 +39,6 @@ class Summary:
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments, in the order of the rows."""
         return tuple(dict.fromkeys(row.experiment for row in self.rows))
 
     def records(self) -> list[dict[str, Any]]:

@@ -28,7 +28,6 @@ SPAN = 10
 SHOWN_REASONS, SHOWN_CLIENTS = 20, 6
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
-EVERYBODY = ""
 
 
 @dataclass
@@ -58,7 +57,7 @@ def read_visits(run: Run) -> Visits:
         if event != "fresh" or staleness is None or staleness < 1:
             continue
         where = bisect_right(EDGES, staleness, hi=len(BINS)) - 1
-        visits.staleness[str(groups.get(client, EVERYBODY)), where] += 1
+        visits.staleness[str(groups.get(client, "")), where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
             if error is None or 0 < moment <= warm_up:
@@ -140,8 +139,7 @@ def raster(run: Run) -> dict[str, Any] | None:
         order = sorted(present, key=_natural)
     kept = thinned(order, RASTER_CLIENTS)
     place = {client: index for index, client in enumerate(kept)}
-    recorded = [int(number(row, "round") or 0) for row in run.rounds]
-    last = max(recorded + [moment for _, moment, _ in seen])
+    last = max(len(run.rounds), *(moment for _, moment, _ in seen))
     width = -(-last // RASTER_ROUNDS)
     image = np.zeros((len(kept), -(-last // width)), int)
     for client, moment, code in seen:
@@ -162,13 +160,10 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
         of_clients(manifest, key) for key in ("data_group", "probabilities", "sizes", "holds")
     )
     names = list(dict.fromkeys(map(str, groups.values())))
-
-    def place(client: str) -> tuple[int, float]:
-        group = str(groups.get(client, EVERYBODY))
-        return names.index(group) if group in names else 0, -float(probabilities.get(client) or 0)
-
+    ranks = {client: names.index(str(group)) for client, group in groups.items()}
+    chances = {client: float(chance or 0) for client, chance in probabilities.items()}
     clients = max(groups, probabilities, sizes, holds, key=len)
-    return sorted(clients, key=place)
+    return sorted(clients, key=lambda client: (ranks.get(client, 0), -chances.get(client, 0.0)))
 
 
 def of_clients(manifest: dict[str, Any], key: str) -> dict[str, Any]:

@@ -34,22 +34,18 @@ def to_svg(
     order   experiments whose panels come first
     """
     entries = gather(runs)
-    curves: dict[str, Curves] = {}
-    for entry in entries:
-        if (curve := accuracy_curve(entry.shown)) is not None:
-            curves.setdefault(entry.experiment, {})[entry.label] = curve
+    curves = [(entry, curve) for entry in entries if (curve := accuracy_curve(entry.shown))]
     if not curves:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = styles(entries)
-    experiments = in_order(sorted(curves), order)
-    every = [curve for one in curves.values() for curve in one.values()]
-    kept = [axis for axis in axes if any(axis in curve for curve in every)] or ["train"]
+    experiments = in_order(sorted({entry.experiment for entry, _ in curves}), order)
+    kept = [axis for axis in axes if any(axis in curve for _, curve in curves)]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     columns = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
     rows = -(-len(panels) // columns)
     sums: Counter[str] = Counter()  # of the final accuracies
-    for one in curves.values():
-        sums.update({label: curve["mean"][-1] for label, curve in one.items()})
+    for entry, curve in curves:
+        sums[entry.label] += curve["mean"][-1]
     ranked = sorted(sums, key=lambda label: (-sums[label], label))
     names = [
         (label if len(experiments) > 1 else f"{100 * sums[label]:.1f}  {label}", looks[label])
@@ -60,7 +56,8 @@ def to_svg(
         grid = figure.subplots(rows, columns, squeeze=False)
         for place, panel in enumerate(grid.flat):
             experiment, axis = panels[place] if place < len(panels) else ("", "")
-            here = {k: curve for k, curve in curves.get(experiment, {}).items() if axis in curve}
+            own = [(entry, curve) for entry, curve in curves if entry.experiment == experiment]
+            here = {entry.label: curve for entry, curve in own if axis in curve}
             if not here:
                 panel.remove()
                 continue
