@@ -1,7 +1,5 @@
 """The command line: commands.toml declares the commands, one file each executes them.
 
-It uses argparse, so NumPy and torch are enough.
-
 Bad input ends with one clear line on stderr and exit code 2; a run that cannot continue with exit
 code 1; Ctrl-C with exit code 130 and everything finished so far on disk.
 """

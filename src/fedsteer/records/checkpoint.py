@@ -1,8 +1,7 @@
 """The checkpoint format: a safetensors file with one JSON document in its header.
 
-Every state packs to named arrays and JSON (see `fedsteer.steering.state`). The file is replaced
-atomically, so after a kill the last or the previous checkpoint is there, complete. Large arrays may
-stand in files beside it (`parts`). There is no pickle: a stranger's checkpoint is safe to open.
+The file is replaced atomically, so after a kill the last or the previous checkpoint is there,
+complete. There is no pickle: a stranger's checkpoint is safe to open.
 """
 
 import json

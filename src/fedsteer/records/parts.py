@@ -1,9 +1,8 @@
 """Large arrays of a checkpoint in files of their own, each written once.
 
 A part is the bytes of an array, or of one row of a table of long rows, in a file named after their
-digest. What did not change since the last checkpoint, such as most columns of FedSteer, is there
-already and is not written again. The checkpoint names its parts, so it switches to new ones when it
-is replaced; parts that it does not name are removed afterwards.
+digest. The checkpoint names its parts, so it switches to new ones when it is replaced; parts that
+it does not name are removed afterwards.
 """
 
 from __future__ import annotations

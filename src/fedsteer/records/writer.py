@@ -102,7 +102,7 @@ class RecordWriter:
         write_checkpoint(self.folder / CHECKPOINT, arrays, self._meta(run))
 
     def begin_save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
-        """The same beside what follows, in parts; `settle` before any of the arrays changes."""
+        """The same in the background, in parts; `settle` before any of the arrays changes."""
         self.settle()
         path, meta = self.folder / CHECKPOINT, deepcopy(self._meta(run))
         self._saved = self._saving.submit(write_checkpoint, path, arrays, meta, in_parts=True)

@@ -1,7 +1,6 @@
 """The numbers of the page, for each rule in each experiment, as JSON-able data.
 
-A row of the summary is a rule in an experiment. A rule that was run in several experiments has one
-name, look and button; the reader chooses the experiment.
+A rule of several experiments has one name, look and button; you choose the experiment.
 """
 
 from collections.abc import Sequence

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.records.files import utc_now
 from fedsteer.records.rows import Totals, client_rows, round_row
-from fedsteer.rules import Diagnostics, Requests, Round, Rule
+from fedsteer.rules import Requests, Round, Rule
 from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.world import World
 from fedsteer.steering.optimiser import ServerOptimiser
@@ -38,9 +38,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What happened in one round: the rows of its records. Nothing here is of size d."""
+    """What happened in one round: its rows of rounds, timing and clients.jsonl."""
 
-    diagnostics: Diagnostics
     row: dict[str, Any]
     timing: dict[str, Any]
     clients: list[dict[str, Any]]
@@ -143,7 +142,6 @@ class Simulation:
         extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in work}
         found, collected = step.diagnostics, set(requests.collect)
         return RoundResult(
-            diagnostics=found,
             row=round_row(self.number, found, **columns) | evaluation,
             timing=timing,
             clients=client_rows(self.number, found, collected, extras),

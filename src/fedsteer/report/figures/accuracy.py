@@ -27,10 +27,7 @@ def to_svg(
 ) -> str:
     """Mean accuracy of every rule with 95 % intervals over seeds, as an SVG picture.
 
-    axes    what to draw it over, a column of panels each:
-            train   training rounds
-            all     all rounds, so that what a rule does before training is counted
-            sent    bytes sent so far by clients and server
+    axes    what to draw it over, a column of panels each; see `accuracy_curve`
     order   experiments whose panels come first
     """
     entries = gather(runs)
