@@ -139,7 +139,7 @@ def test_the_sheet_is_packed_too(runs: Path, tmp_path: Path) -> None:
     pack_records([packed], tmp_path / "again.tar.xz", sheet={"name": "other"})
     assert read_sheet(tmp_path / "again.tar.xz") == {"name": "other"}
     (runs / "sheet.json").write_text("[]")
-    with pytest.raises(DataError, match="not an object"):
+    with pytest.raises(DataError, match="not a JSON object"):
         read_sheet(runs)
 
 
