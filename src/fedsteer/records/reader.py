@@ -104,11 +104,9 @@ class Run:
             if (moment := number(row, "training_round"))
             and (value := number(row, column)) is not None
         ]
-        if len(found) < 3:
-            return None
-        last = max(moment for moment, _ in found)
+        last = max((moment for moment, _ in found), default=0.0)
         late = [value for moment, value in found if 3 * moment > 2 * last]
-        return sum(late) / len(late)
+        return sum(late) / len(late) if len(found) >= 3 else None
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file; not cached, because they may be many."""

@@ -21,7 +21,6 @@ KEPT_LONGEST = ("memory", "warm-up rounds")
 """Columns to keep if there is little room; they often tell equal rules apart."""
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
-DIFFERENCES = ("difference", "late_difference")
 ESCAPED = str.maketrans({"\\": "\\\\", "&": "&amp;", "<": "&lt;", "|": "\\|"})
 Form = Callable[[float], str]
 
@@ -142,7 +141,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
 
 def note(summary: Summary) -> str:
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
-    if any(row.estimates[name] for row in summary.rows for name in DIFFERENCES):
+    if any(row.estimates["difference"] or row.estimates["late_difference"] for row in summary.rows):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
     left_out = sum(row.unfinished for row in summary.rows)
     if left_out:

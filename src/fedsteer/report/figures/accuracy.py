@@ -18,8 +18,7 @@ ABREAST = 2
 HEIGHT_ALONE, HEIGHT = 3.9, 2.6  # inches of a panel
 COMPETES = 0.3
 """Rules that end this much below the best do not decide which accuracies are shown."""
-Curves = dict[str, dict[str, Any]]
-"""Rule -> its `accuracy_curve`."""
+Curves = dict[str, Any]  # rule -> its `accuracy_curve`
 
 
 def to_svg(

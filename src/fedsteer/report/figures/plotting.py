@@ -28,8 +28,7 @@ DASHES = {
     "dashdot": (0, (3.5, 1.5, 1, 1.5)),
     "longdash": (0, (6, 2)),
 }
-Point = tuple[float, float, float]
-"""x, mean, half of the interval."""
+Point = tuple[float, float, float]  # x, mean, half of the interval
 
 
 class Figure(NamedTuple):
