@@ -16,7 +16,8 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run, archive, find_runs, pack_records, read_sheet
 from fedsteer.records.archive import read_archive, write_archive
 from fedsteer.records.pack import shortened
-from fedsteer.report import summarise, to_csv, to_markdown, to_svg
+from fedsteer.report import summarise, to_csv, to_markdown
+from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.page import render
 from tests.report.made_records import make_comparison, make_run
 
@@ -138,7 +139,7 @@ def test_the_sheet_is_packed_too(runs: Path, tmp_path: Path) -> None:
     pack_records([packed], tmp_path / "again.tar.xz", sheet={"name": "other"})
     assert read_sheet(tmp_path / "again.tar.xz") == {"name": "other"}
     (runs / "sheet.json").write_text("[]")
-    with pytest.raises(DataError, match="not an object"):
+    with pytest.raises(DataError, match="not a JSON object"):
         read_sheet(runs)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedsteer import ConfigurationError
-from fedsteer.records.prometheus import prometheus
+from fedsteer.records.trackers import prometheus
 
 ROW = {
     "round": 7,
@@ -73,6 +73,6 @@ def test_the_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Mon
     assert "fedsteer_loss" not in (tmp_path / "a.prom").read_text()  # it was not evaluated
 
 
-def test_a_file_that_nobody_collects_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_collected_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"end in \.prom, not a\.txt"):
         prometheus(tmp_path / "a.txt")

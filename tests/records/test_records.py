@@ -13,7 +13,7 @@ import pytest
 from fedsteer.errors import DataError
 from fedsteer.records import RecordWriter, Run, find_runs, write_checkpoint
 from fedsteer.records.names import CHECKPOINT
-from fedsteer.records.tensorboard import SCALARS, tensorboard_tracker
+from fedsteer.records.trackers import SCALARS, tensorboard_tracker
 
 
 def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_rows_come_back_without_empty_values(tmp_path: Path) -> None:
 def test_going_back_to_a_checkpoint(tmp_path: Path) -> None:
     with closing(RecordWriter(tmp_path)) as records:
         records.append("rounds", {"round": 1})
-        offsets = records.offsets()
+        offsets = records.flush()
         records.append("rounds", {"round": 2})
         records.append("timing", {"round": 2})
     assert offsets == {"rounds": 12, "clients": 0, "timing": 0}

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from fedsteer.records import find_runs, pack_records
-from fedsteer.report import table_of
+from fedsteer.report.figures import table_of
 from tests.report.made_records import make_comparison
 
 ROOT = Path(__file__).resolve().parents[2]

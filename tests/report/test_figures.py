@@ -18,15 +18,9 @@ from safetensors.numpy import save_file
 from fedsteer.cli import main
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import RecordWriter, Run, find_runs
-from fedsteer.report import (
-    files_of,
-    summarise,
-    table_of,
-    to_markdown,
-    to_svg,
-    write_files,
-    write_page,
-)
+from fedsteer.report import files_of, summarise, to_markdown, write_files, write_page
+from fedsteer.report.figures import table_of
+from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.figures.coordinates import heatmap_figure
 from fedsteer.report.figures.errors import errors_figure
 from fedsteer.report.figures.final_accuracy import core_size_figure

@@ -48,7 +48,7 @@ def test_three_values_by_hand() -> None:
 
 
 def test_what_is_missing_is_not_counted() -> None:
-    assert estimate([None, 0.5, float("nan")]) == Estimate(0.5, None, 1)
+    assert estimate([None, 0.5, float("nan")]) == Estimate(mean=0.5, half=None, count=1)
     assert estimate([]) is None
     assert estimate([None]) is None
 

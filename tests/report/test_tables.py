@@ -11,7 +11,8 @@ import pytest
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import find_runs
-from fedsteer.report import Summary, summarise, to_csv, to_markdown, to_text
+from fedsteer.report import summarise, to_csv, to_markdown, to_text
+from fedsteer.report.summary import Summary
 from fedsteer.report.tables import count, duration, size
 from tests.report.made_records import make_comparison, make_result, make_run
 

@@ -1,7 +1,5 @@
 """The command line: commands.toml declares the commands, one file each executes them.
 
-It uses argparse, so NumPy and torch are enough.
-
 Bad input ends with one clear line on stderr and exit code 2; a run that cannot continue with exit
 code 1; Ctrl-C with exit code 130 and everything finished so far on disk.
 """
@@ -18,7 +16,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedsteer import __version__
-from fedsteer.cli.shared import place
 from fedsteer.errors import FedsteerError, RoundRefused, TrainingFailed, extra
 
 FORMATTER = argparse.RawDescriptionHelpFormatter
@@ -29,6 +26,13 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; {self.prog} --help says more\n")
+
+
+def place(text: str) -> Path:
+    """A path from the command line; an empty one is a shell variable that is not set."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("names nothing; the current folder is .")
+    return Path(text)
 
 
 COMMANDS = tomllib.loads((files("fedsteer.cli") / "commands.toml").read_text())
@@ -48,7 +52,6 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Any, name: str, table: dict[str, Any], shared: dict[str, Any]) -> None:
-    """Add a command, its arguments and the commands below it."""
     texts = {key: table.get(key) for key in ("help", "description", "epilog")}
     parser = commands.add_parser(name, formatter_class=FORMATTER, **texts)
     for argument in table.get("arguments", ()):

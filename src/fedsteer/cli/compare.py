@@ -19,9 +19,8 @@ def execute(options: argparse.Namespace) -> int:
     experiment = read_experiment(options)
     if options.seeds is not None:
         experiment = experiment.changed({"seeds": options.seeds})
-    baseline: str | None = None
     try:
-        baseline = find_rule(experiment, experiment.run.baseline).label
+        baseline: str | None = find_rule(experiment, experiment.run.baseline).label
     except ConfigurationError as error:
         raise ConfigurationError(f"run.baseline: {error}") from None
     names = experiment.rules if options.rules is None else options.rules.split(",")

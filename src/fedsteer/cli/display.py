@@ -45,7 +45,6 @@ def describe(progress: Progress) -> str:
 
 
 def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> list[Run]:
-    """Run all cells under a progress bar."""
     done: dict[Path, float] = {}
     several = len({cell.experiment.name for cell in cells}) > 1
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:

@@ -8,8 +8,10 @@ from fedsteer.cli.shared import tell_left_out, writable
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.records import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 from fedsteer.records.files import write_atomically
-from fedsteer.report import summarise, title_of, to_csv, to_markdown, to_svg, to_text
-from fedsteer.report.figures import table_of, write_files
+from fedsteer.report import summarise, to_csv, to_markdown, to_text, write_files
+from fedsteer.report.entries import title_of
+from fedsteer.report.figures import table_of
+from fedsteer.report.figures.accuracy import to_svg
 from fedsteer.report.page import render
 
 STDOUT = Path("-")

@@ -9,7 +9,7 @@ from fedsteer.cli.display import describe, progress_bar
 from fedsteer.cli.shared import read_experiment, tell_failures, writable
 from fedsteer.errors import ConfigurationError
 from fedsteer.records.names import MANIFEST, SEED
-from fedsteer.records.tensorboard import tensorboard_tracker
+from fedsteer.records.trackers import tensorboard_tracker
 from fedsteer.rules import RULES
 from fedsteer.simulate.cells import Cell, find_rule
 from fedsteer.simulate.experiment_files import parse_settings

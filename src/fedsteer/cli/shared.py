@@ -9,10 +9,12 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from fedsteer.errors import ConfigurationError
+from fedsteer.records import Run
 
 
 def read_experiment(options: argparse.Namespace) -> Any:
     """The experiment these arguments mean."""
+    # Here, because it imports torch, which a report does not need.
     from fedsteer.simulate.experiment_files import load_experiment, parse_settings
 
     short = {"data.name": options.data, "run.rounds": options.rounds, "run.device": options.device}
@@ -29,13 +31,6 @@ def read_experiment(options: argparse.Namespace) -> Any:
     return experiment
 
 
-def place(text: str) -> Path:
-    """A path from the command line; an empty one is a shell variable that is not set."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("names nothing; the current folder is .")
-    return Path(text)
-
-
 def writable(folder: Path) -> Path:
     """The folder, if it can be written to.
 
@@ -49,7 +44,7 @@ def writable(folder: Path) -> Path:
     return folder
 
 
-def tell_failures(runs: Iterable[Any]) -> int:
+def tell_failures(runs: Iterable[Run]) -> int:
     """One line on stderr for every run that could not continue; the exit code."""
     failed = [run for run in runs if run.failure is not None and not run.finished]
     for run in failed:

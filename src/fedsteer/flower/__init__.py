@@ -23,7 +23,7 @@ from typing import Any
 from fedsteer.flower.client import report_identity
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.strategy import RuleStrategy
-from fedsteer.records.prometheus import prometheus
+from fedsteer.records.trackers import prometheus
 
 __all__ = [
     "MIFA",

@@ -48,7 +48,7 @@ class RunStore:
             return None
         records = self.records = self.records or RecordWriter(self.folder, patience)
         if (found := records.load()) is None:
-            if records.offsets()["rounds"]:
+            if records.flush()["rounds"]:
                 raise ConfigurationError(
                     f"{self.folder} holds another run; choose another folder, or set resume=False "
                     "to start over there"
@@ -115,7 +115,7 @@ class RunStore:
         """The rounds on disk."""
         if self.records is None:
             return []
-        self.records.offsets()  # writes out what is still in memory
+        self.records.flush()
         return Run(self.records.folder).rows("rounds")
 
     def keep_best(self, arrays: ArrayRecord) -> None:
@@ -150,7 +150,7 @@ class RunStore:
         if self.records is not None:
             self.records.append("rounds", row)
             self.records.append("timing", timing)
-            self.records.offsets()
+            self.records.flush()
         self.pending = None
         self.callbacks.tell(row | timing)
 

@@ -1,8 +1,7 @@
 """The checkpoint format: a safetensors file with one JSON document in its header.
 
-Every state packs to named arrays and JSON (see `fedsteer.steering.state`). The file is replaced
-atomically, so after a kill the last or the previous checkpoint is there, complete. Large arrays may
-stand in files beside it (`parts`). There is no pickle: a stranger's checkpoint is safe to open.
+The file is replaced atomically, so after a kill the last or the previous checkpoint is there,
+complete. There is no pickle: a stranger's checkpoint is safe to open.
 """
 
 import json
@@ -42,7 +41,6 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read what `write_checkpoint` wrote."""
     from safetensors import SafetensorError, safe_open
 
     try:

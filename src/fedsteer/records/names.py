@@ -17,7 +17,6 @@ FULL = "full"
 
 
 def stream_file(stream: str) -> str:
-    """The file of one of STREAMS."""
     return f"{stream}.jsonl"
 
 

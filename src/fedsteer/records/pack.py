@@ -1,15 +1,7 @@
-"""Packs runs into one small archive for a repository.
+"""Packs runs into one small archive for a repository; docs/records.md says what it keeps.
 
 What is left out or rounded changes no table and no accuracy curve: these come from `result.json`
-and from keys of `rounds.jsonl` that keep every digit.
-
-    manifest.json, result.json, failure.json    of every run, every digit
-    rounds.jsonl                                of every run; see `EXACT` and `LEFT_OUT`; of many
-                                                runs perhaps the `ACCURACIES` alone
-    clients.jsonl                               the same; by default of the first seed of each rule
-    arrays.safetensors                          unchanged; by default of the first seed of each rule
-    timing.jsonl, checkpoints                   never
-    sheet.json                                  once: which table of the paper this is
+and from keys of `rounds.jsonl` that keep every digit. Other numbers keep four significant ones.
 """
 
 import json
@@ -29,7 +21,7 @@ CLIENTS = ("first", "none", "all")
 ROUNDS = ("all", "accuracies")
 """What rows of rounds keep."""
 EXACT = {"accuracy", "average_accuracy", "group_accuracy", "held_out_accuracy"}
-"""Keys that keep every digit; all other numbers in rows keep four significant ones."""
+"""Keys of rows that keep every digit."""
 ACCURACIES = EXACT | {"round", "phase", "training_round"}
 LEFT_OUT = {"rounds": {"class_accuracy"}, "clients": {"cosine", "loss", "norm", "steps"}}
 """Bulky keys that no table or figure reads."""
@@ -87,7 +79,6 @@ def _firsts(named: Mapping[str, Run]) -> set[str]:
 
 
 def _files(run: Run, detailed: bool, rounds: str) -> Iterable[tuple[str, bytes]]:
-    """The files of a run as they are packed."""
     for file in (MANIFEST, RESULT, FAILURE):
         if (value := run.json(file)) is not None:
             yield file, _compact_json(value)

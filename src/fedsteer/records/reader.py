@@ -35,7 +35,6 @@ class Run:
 
     @property
     def experiment(self) -> str:
-        """The name of its experiment, or ""."""
         return str(look(self.manifest, "experiment", "name") or "")
 
     @property
@@ -105,29 +104,21 @@ class Run:
             if (moment := number(row, "training_round"))
             and (value := number(row, column)) is not None
         ]
-        if len(found) < 3:
-            return None
-        last = max(moment for moment, _ in found)
+        last = max((moment for moment, _ in found), default=0.0)
         late = [value for moment, value in found if 3 * moment > 2 * last]
-        return sum(late) / len(late)
+        return sum(late) / len(late) if len(found) >= 3 else None
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """The rows of a `.jsonl` file; not cached, because they may be many."""
-        file, rows = names.stream_file(name), []
+        file = names.stream_file(name)
         # After the last newline comes a row that is still being written, or never was finished.
         *lines, _ = (self.read(file) or b"").split(b"\n")
-        for place, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                raise DataError(f"{self.folder / file}, line {place}: not a JSON row")
-            rows.append(row)
-        return rows
+        return [
+            _object(line, f"{self.folder}/{file}, line {place}: not a JSON row")
+            for place, line in enumerate(lines, start=1)
+        ]
 
     def read(self, name: str) -> bytes | None:
-        """The content of one of its files, if it exists."""
         if self.packed is not None:
             return self.packed.get(name)
         try:
@@ -137,15 +128,18 @@ class Run:
 
     def json(self, name: str) -> dict[str, Any] | None:
         """The object in one of its files, if it exists."""
-        if (content := self.read(name)) is None:
-            return None
-        try:
-            found = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.folder / name} is damaged: {error}") from None
-        if not isinstance(found, dict):
-            raise DataError(f"{self.folder / name} is damaged: not an object")
-        return found
+        content, problem = self.read(name), f"{self.folder / name} is damaged: not a JSON object"
+        return None if content is None else _object(content, problem)
+
+
+def _object(text: bytes, problem: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(problem)
+    return found
 
 
 def _complete(result: Mapping[str, Any] | None) -> bool:

@@ -6,6 +6,11 @@ from typing import Any
 
 Tracker = Callable[[dict[str, Any]], None]
 """Told every round of a run: its row of rounds.jsonl, with the columns of timing.jsonl."""
+OF_A_STEP = (
+    *("delta_norm", "bound_factor", "step_factor", "trust", "alignment"),
+    *("variance", "condition", "columns"),
+)
+"""Diagnostics that are columns of the same name."""
 
 
 @dataclass
@@ -49,21 +54,13 @@ class Totals:
 
 
 def round_row(number: int, diagnostics: Any, **more: Any) -> dict[str, Any]:
-    """One row of rounds.jsonl."""
     return {
         "round": number,
         "phase": diagnostics.phase,
         "active": len(diagnostics.clients),
         "fresh": sum(diagnostics.fresh),
         "dropped": len(diagnostics.dropped),
-        "delta_norm": diagnostics.delta_norm,
-        "bound_factor": diagnostics.bound_factor,
-        "step_factor": diagnostics.step_factor,
-        "trust": diagnostics.trust,
-        "alignment": diagnostics.alignment,
-        "variance": diagnostics.variance,
-        "condition": diagnostics.condition,
-        "columns": diagnostics.columns,
+        **{name: getattr(diagnostics, name) for name in OF_A_STEP},
         "weight_sum": float(diagnostics.weights.sum()),
     } | more
 

@@ -74,8 +74,8 @@ class RecordWriter:
         text = json.dumps(filled(row), separators=(",", ":"))
         self._files[stream].write((text + "\n").encode())
 
-    def offsets(self) -> dict[str, int]:
-        """Flush everything to disk and return the length of each file."""
+    def flush(self) -> dict[str, int]:
+        """Write all rows to disk; returns the length of each file."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -102,7 +102,7 @@ class RecordWriter:
         write_checkpoint(self.folder / CHECKPOINT, arrays, self._meta(run))
 
     def begin_save(self, arrays: Arrays, run: Mapping[str, Any]) -> None:
-        """The same beside what follows, in parts; `settle` before any of the arrays changes."""
+        """The same in the background, in parts; `settle` before any of the arrays changes."""
         self.settle()
         path, meta = self.folder / CHECKPOINT, deepcopy(self._meta(run))
         self._saved = self._saving.submit(write_checkpoint, path, arrays, meta, in_parts=True)
@@ -114,7 +114,7 @@ class RecordWriter:
             saved.result()
 
     def _meta(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        return {"run": dict(run), "offsets": self.offsets(), "seconds": self.seconds}
+        return {"run": dict(run), "offsets": self.flush(), "seconds": self.seconds}
 
     def load(self) -> Checkpoint | None:
         path = self.folder / CHECKPOINT
@@ -142,8 +142,7 @@ class RecordWriter:
         write_json(self.folder / MANIFEST, whole)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Mark the run as complete."""
-        self.offsets()
+        self.flush()
         write_json(self.folder / RESULT, result)
 
     def close(self) -> None:

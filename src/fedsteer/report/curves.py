@@ -4,7 +4,7 @@ Each function takes the runs of one rule and gives JSON-able numbers for the pag
 thinned to what an eye can tell apart.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +18,18 @@ Item = TypeVar("Item")
 CURVE_POINTS = 200
 MEDIAN_POINTS = 75
 EVENT_POINTS = 300
+MEDIANS = {
+    "variance": {"": "variance"},
+    "pace": {
+        "factor of the step": "step_factor",
+        "alignment": "alignment",
+        "trust in estimates": "trust",
+    },
+    "answers": {"asked": "asked", "answered": "answered", "used": "used"},
+}
+"""Plot -> its panels -> the column that each shows; see `median_curves`."""
+IDLE = {"variance": 0, "step_factor": 1, "trust": 1}
+"""What a column holds if there is nothing to see."""
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:
@@ -76,34 +88,35 @@ def accuracy_curve(runs: Sequence[Run], measure: str = "accuracy") -> dict[str, 
     }
 
 
-def variance_curve(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Median variance of the update over seeds and neighbouring rounds."""
-    return _medians(_rows(runs), "variance", lambda value: value > 0)
+def median_curves(runs: Sequence[Run], plot: str) -> dict[str, Any] | None:
+    """Medians over seeds and neighbouring rounds; a panel with nothing to see is left out."""
+    rows = [_with_answers(row) for run in runs for row in run.rounds]
+    found = {}
+    for panel, column in MEDIANS[plot].items():
+        known = [
+            (moment, value)
+            for row in rows
+            if (moment := training_round(row)) and (value := number(row, column)) is not None
+        ]
+        if all(value == IDLE.get(column) for _, value in known):
+            continue
+        moments, values = np.array(known).T
+        width = max(1, int(np.ceil(moments.max() / MEDIAN_POINTS)))
+        bins = (moments - 1) // width
+        inside = [bins == index for index in np.unique(bins)]
+        found[panel] = {
+            "x": [rounded(float(moments[one].mean())) for one in inside],
+            "y": [rounded(float(np.median(values[one])), 3) for one in inside],
+        }
+    return found or None
 
 
-def pace_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The same of the aligned step's factor and alignment, and of the trust in estimates.
-
-    Only what differs from 1 in some round.
-    """
-    rows, columns = _rows(runs), {"factor of the step": "step_factor", "alignment": "alignment"}
-    if _medians(rows, "step_factor", lambda value: value != 1) is None:
-        columns = {}
-    if _medians(rows, "trust", lambda value: value != 1) is not None:
-        columns["trust in estimates"] = "trust"
-    found = {name: _medians(rows, column) for name, column in columns.items()}
-    return {name: curve for name, curve in found.items() if curve is not None} or None
-
-
-def answer_curves(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """How many clients were asked, answered and were used; only Flower's records say so."""
-    counts = []
-    for row in _rows(runs):
-        asked, failed, used = (number(row, name) for name in ("asked", "failed", "active"))
-        if asked is not None and failed is not None:
-            counts.append(row | {"answered": asked - failed, "used": used})
-    found = {name: _medians(counts, name) for name in ("asked", "answered", "used")}
-    return {name: curve for name, curve in found.items() if curve is not None} or None
+def _with_answers(row: dict[str, Any]) -> dict[str, Any]:
+    """The row and how many clients answered and were used; only Flower's records say so."""
+    asked, failed = number(row, "asked"), number(row, "failed")
+    if asked is None or failed is None:
+        return row
+    return row | {"answered": asked - failed, "used": row.get("active")}
 
 
 def bound_events(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -132,30 +145,6 @@ def training_round(row: dict[str, Any]) -> float | None:
     if look(row, "phase") == "warm-up":
         return None
     return number(row, "training_round") or number(row, "round")
-
-
-def _rows(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    return [row for run in runs for row in run.rounds]
-
-
-def _medians(
-    rows: Iterable[dict[str, Any]],
-    column: str,
-    counts: Callable[[float], bool] = lambda value: True,
-) -> dict[str, Any] | None:
-    """Medians over seeds and neighbouring rounds of the values in a column that count."""
-    pairs = [(training_round(row), number(row, column)) for row in rows]
-    known = [(at, value) for at, value in pairs if at and value is not None and counts(value)]
-    if not known:
-        return None
-    moments, values = np.array(known).T
-    width = max(1, int(np.ceil(moments.max() / MEDIAN_POINTS)))
-    bins = (moments - 1) // width
-    inside = [bins == index for index in np.unique(bins)]
-    return {
-        "x": [rounded(float(moments[one].mean())) for one in inside],
-        "y": [rounded(float(np.median(values[one])), 3) for one in inside],
-    }
 
 
 def _band(rows: Iterable[Sequence[Any]], *keys: str) -> dict[str, list[Any]]:

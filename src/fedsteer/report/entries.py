@@ -49,12 +49,10 @@ class Entry:
 
     @property
     def finished(self) -> int:
-        """How many runs are counted."""
         return len(self.counted)
 
     @property
     def unfinished(self) -> int:
-        """How many are not."""
         return len(self.runs) - self.finished
 
     @property
@@ -68,16 +66,15 @@ class Entry:
 
     @property
     def accuracy(self) -> Estimate | None:
-        """Final test accuracy."""
         return self.estimates["accuracy"]
 
 
 def gather(runs: Iterable[Run]) -> list[Entry]:
-    """Entries in the order of experiment and label."""
+    """Entries by experiment, in the order of the runs, and by label."""
     unique = list({run.folder.resolve(): run for run in runs}.values())
     if not unique:
         raise DataError("there are no runs to report")
-    found = [
+    return [
         Entry(
             experiment=experiment,
             label=label,
@@ -88,9 +85,8 @@ def gather(runs: Iterable[Run]) -> list[Entry]:
         )
         for name, together in grouped(unique, lambda run: run.experiment).items()
         for experiment, part in _apart(name, together).items()
-        for label, own in grouped(part, lambda run: run.label).items()
+        for label, own in sorted(grouped(part, lambda run: run.label).items())
     ]
-    return sorted(found, key=lambda entry: (entry.experiment, entry.label))
 
 
 def named(entries: Sequence[Entry]) -> dict[str, Entry]:

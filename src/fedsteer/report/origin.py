@@ -32,24 +32,6 @@ def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:
     return f"{block}\n\n{words}" if block else words
 
 
-def ran_alone(runs: Sequence[Run]) -> bool:
-    """Whether each run had the machine to itself, so that its time is its own.
-
-    Runs in lock-step, or side by side, share theirs. An archive does not say how its runs were
-    made.
-    """
-    times = _times([run for run in runs if run.finished or number(run.result, "seconds")])
-    if times is None or any(run.packed is not None or _started(run) is None for run in runs):
-        return False
-    free = 0.0
-    for began, ended in times:
-        start = max(began, free)
-        if start >= began + 1:  # records give the start in whole seconds
-            return False
-        free = start + ended - began
-    return True
-
-
 def _common(runs: Sequence[Run], form: str, *keys: str) -> list[str]:
     """The values that a fact has in these runs, if it is known."""
     known = {str(value) for run in runs if (value := look(run.manifest, *keys)) is not None}
@@ -68,19 +50,15 @@ def _sittings(times: Sequence[tuple[float, float]]) -> str:
     return f"{duration(spent)} {where}"
 
 
-def _times(runs: Sequence[Run]) -> list[tuple[float, float]] | None:
-    """Start and end of every run, in order; None if one is unknown."""
+def _times(runs: Sequence[Run]) -> list[tuple[float, float]]:
+    """Start and end of every run, in order; none if one is unknown."""
     times = []
     for run in runs:
-        began, seconds = _started(run), number(run.result, "seconds")
-        if began is None or seconds is None:
-            return None
+        try:
+            began = datetime.fromisoformat(str(look(run.manifest, "created"))).timestamp()
+        except ValueError:
+            return []
+        if (seconds := number(run.result, "seconds")) is None:
+            return []
         times.append((began, began + seconds))
     return sorted(times)
-
-
-def _started(run: Run) -> float | None:
-    try:
-        return datetime.fromisoformat(str(look(run.manifest, "created"))).timestamp()
-    except ValueError:
-        return None

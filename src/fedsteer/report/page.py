@@ -4,10 +4,10 @@ The page is a function of the records alone: the same records give the same byte
 security policy names the hashes of our scripts, so nothing a record says can run or load anything.
 """
 
-import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from importlib.resources import files
@@ -19,13 +19,14 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, write_atomically
 from fedsteer.report.entries import grouped
 from fedsteer.report.figures import own_figure
-from fedsteer.report.origin import ran_alone
-from fedsteer.report.page_data import in_page_order, page_data
+from fedsteer.report.page_data import page_data
 from fedsteer.report.summary import Summary, summarise
-from fedsteer.report.tables import Column, columns, note
-from fedsteer.report.visits import Visits, read_visits
+from fedsteer.report.tables import columns, note
+from fedsteer.report.visits import read_visits
 
 DENSE = 11  # a table with more columns gets smaller text
+KEPT = '<p class="note">These records hold client rows of some seeds only.</p>'
+WORDS = ' class="words"'  # such cells are left-aligned
 
 
 def write_page(
@@ -50,26 +51,25 @@ def render(
     paper_table: Mapping[str, Any] | None = None,
 ) -> str:
     known = list(runs)
-    order = list((paper_table or {}).get("paper") or ())
-    summary = in_page_order(summarise(known, baseline), known, order)
+    summary = summarise(known, baseline, order=(paper_table or {}).get("paper") or ())
     visits = [[read_visits(run) for run in row.shown] for row in summary.rows]
     data = page_data(summary, visits)
-    kept = _by_experiment(summary, lambda places: _kept([visits[at] for at in places]))
+    partly = any(len({one.rows > 0 for one in runs}) > 1 for runs in visits)  # packed small
     scripts = {
         "plotly": _asset("plotly-cartesian.min.js"),
         "plots": _asset("plots.js"),
         "behaviour": _asset("page.js"),
     }
-    digests = [hashlib.sha256(script.encode()).digest() for script in scripts.values()]
+    digests = [b64encode(hashlib.sha256(one.encode()).digest()) for one in scripts.values()]
     return Template(_asset("page.html")).substitute(
         scripts,
-        policy=" ".join(f"'sha256-{_base64(digest)}'" for digest in digests),
+        policy=" ".join(f"'sha256-{digest.decode()}'" for digest in digests),
         title=escape(title),
         facts="".join(f"<li>{escape(fact)}</li>" for fact in _facts(summary, title)),
         style=_asset("page.css"),
         paper_table=_paper_table_card(known, paper_table) if paper_table else "",
-        tables=_by_experiment(summary, lambda places: _headline(summary, places)),
-        figures="\n".join(_cards(data, kept)),
+        tables=_tables(summary),
+        figures="\n".join(_cards(data, KEPT if partly else "")),
         data=_embed(data),
     )
 
@@ -81,7 +81,7 @@ def _paper_table_card(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> st
     if (figure := own_figure(runs, paper_table)) is not None:
         title = str(paper_table.get("title", "Results"))
         try:  # as an image: its style and ids stay its own, and nothing in it can run
-            address = f"data:image/svg+xml;base64,{_base64(figure.svg(title).encode())}"
+            address = "data:image/svg+xml;base64," + b64encode(figure.svg(title).encode()).decode()
             content += f'<div class="drawn"><img alt="{escape(title)}" src="{address}"></div>'
         except ModuleNotFoundError:
             content += '<p class="note">The figure is left out: matplotlib is not installed.</p>'
@@ -101,58 +101,42 @@ def _cards(data: dict[str, Any], kept: str) -> Iterable[str]:
             )
 
 
-def _by_experiment(summary: Summary, content: Callable[[list[int]], str]) -> str:
-    """Content of each experiment, of which the page shows one; once if all have the same.
-
-    content   takes the places of an experiment's rows
-    """
-    places = grouped(range(len(summary.rows)), lambda at: summary.rows[at].experiment)
-    found = [content(own) for own in places.values()]
-    if len(set(found)) == 1:
-        return found[0]
-    return "".join(
-        f'<div data-experiment="{place}">{one}</div>' for place, one in enumerate(found) if one
-    )
+def _tables(summary: Summary) -> str:
+    """The table of each experiment, of which the page shows one."""
+    found, first = "", 0
+    for place, (name, rows) in enumerate(grouped(summary.rows, lambda row: row.experiment).items()):
+        table = _table(replace(summary, rows=tuple(rows)), first)
+        heading = f'<h3 class="name">{escape(name or "unnamed")}</h3>'
+        several = len(rows) < len(summary.rows)
+        found += f'<div data-experiment="{place}">{heading}{table}</div>' if several else table
+        first += len(rows)
+    return found
 
 
-def _headline(summary: Summary, places: Sequence[int]) -> str:
-    """The table of one experiment in its own scrolling box."""
-    several = len(summary.experiments) > 1
-    with_time = ran_alone([run for row in summary.rows for run in row.runs])
-    summary = replace(summary, rows=tuple(summary.rows[at] for at in places))
-    shown = [column for column in columns(summary) if with_time or column.heading != "time"]
+def _table(summary: Summary, first: int) -> str:
+    """A table in its own scrolling box; `first` is the place of its first row among all."""
+    # Runs share a machine, so the time of one says little.
+    shown = [column for column in columns(summary) if column.heading != "time"]
     head = "".join(
-        f'<th scope="col"{_kind(column)} title="{escape(column.meaning)}">'
+        f'<th scope="col"{WORDS * column.words} title="{escape(column.meaning)}">'
         f'<button type="button">{escape(_unbroken(column.heading))}</button></th>'
         for column in shown
     )
     body = ""
-    for at, row in zip(places, summary.rows, strict=True):
+    for at, row in enumerate(summary.rows, start=first):
         body += f'<tr data-entry="{at}">'
         for column in shown:
-            text, value = column.text(row), escape(_sortable(column.value(row)))
+            text, value = column.text(row), column.value(row)
             cell = escape(text) if column.words else _number(text)
-            body += f'<td{_kind(column)} data-value="{value}">{cell}</td>'
+            key = "" if value is None else escape(str(value))
+            body += f'<td{WORDS * column.words} data-value="{key}">{cell}</td>'
         body += "</tr>\n"
-    name = escape(summary.experiments[0] or "unnamed")
-    heading = f'<h3 class="name">{name}</h3>' if several else ""
     return (
-        f'{heading}<div class="scroll" tabindex="0">'
+        '<div class="scroll" tabindex="0">'
         f'<table class="headline{" dense" * (len(shown) > DENSE)}">'
         f"<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>"
         f'<p class="note">{escape(note(summary))}</p>'
     )
-
-
-def _kept(visits: Sequence[Sequence[Visits]]) -> str:
-    """A line if the records, packed small, hold the clients' rows of some seeds only."""
-    seeds = [[one.rows > 0 for one in runs] for runs in visits]
-    partly = [kept for kept in seeds if any(kept) and not all(kept)]
-    if not partly:
-        return ""
-    which = "the first seed" if all(kept[0] and sum(kept) == 1 for kept in partly) else "some seeds"
-    words = f"From {which} only: these records do not hold the clients' rows of the others."
-    return f'<p class="note">{words}</p>'
 
 
 def _facts(summary: Summary, title: str) -> list[str]:
@@ -178,10 +162,6 @@ def _facts(summary: Summary, title: str) -> list[str]:
     return [fact.removeprefix(f"{title}: ") for fact in facts if fact and fact != title]
 
 
-def _kind(column: Column) -> str:
-    return ' class="words"' if column.words else ""
-
-
 def _unbroken(text: str) -> str:
     """A heading breaks between its words only."""
     return text.replace("-", "\N{NON-BREAKING HYPHEN}").replace(" %", "\N{NO-BREAK SPACE}%")
@@ -193,18 +173,10 @@ def _number(text: str) -> str:
     return f"{escape(mean)} <small>± {escape(half)}</small>" if sign else escape(text)
 
 
-def _sortable(value: float | str | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.9g}"
-
-
 def _embed(data: dict[str, Any]) -> str:
     """JSON that cannot end its script element, whatever the records hold."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode()
 
 
 def _asset(name: str) -> str:

@@ -1,20 +1,18 @@
 """The numbers of the page, for each rule in each experiment, as JSON-able data.
 
-A row of the summary is a rule in an experiment. A rule that was run in several experiments has one
-name, look and button; the reader chooses the experiment.
+A rule of several experiments has one name, look and button; you choose the experiment.
 """
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from fedsteer.records import Run
-from fedsteer.records.files import look, number, rounded
+from fedsteer.records.files import number, rounded
 from fedsteer.report import curves, visits
-from fedsteer.report.entries import Entry, grouped, in_order
+from fedsteer.report.entries import FULL, Entry
 from fedsteer.report.styles import DARK, LIGHT, styles
 from fedsteer.report.summary import Summary
 
@@ -23,15 +21,6 @@ COORDINATE_ROUNDS = 150
 COORDINATES = 64
 CLASSES = 200
 LEVELS = 999  # coordinates are drawn in this many steps either side of zero
-
-
-def in_page_order(summary: Summary, runs: Iterable[Run], order: Sequence[str]) -> Summary:
-    """With the experiments in this order, others in the order of the runs."""
-    experiment_of = {run: row.experiment for row in summary.rows for run in row.runs}
-    known = dict.fromkeys(experiment_of[run] for run in runs if run in experiment_of)
-    names = in_order(known, order)
-    rows = sorted(summary.rows, key=lambda row: names.index(row.experiment))
-    return replace(summary, rows=tuple(rows))
 
 
 def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict[str, Any]:
@@ -49,29 +38,27 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
     looks = styles(entries)
     rules = list(dict.fromkeys(entry.label for entry in entries))
     measure = curves.measured(run for entry in entries for run in entry.shown)
-    rasters = [visits.raster(entry.shown[0]) for entry in entries]
-    unique: list[Any] = []
-    for one in rasters:  # all rules meet the same draws: most of these are equal
-        if one is not None and one not in unique:
-            unique.append(one)
+    # All rules meet the same draws, so most rasters are equal, and often those of all experiments.
+    rasters, raster = _once([visits.raster(entry.shown[0]) for entry in entries])
+    pictures, holds = _once([_held(summary, name) for name in experiments])
     plots: dict[str, list[Any]] = {
         "accuracy": [curves.accuracy_curve(entry.shown, measure) for entry in entries],
         "residual": [visits.residuals(one) for one in seen],
         "staleness": [visits.staleness_shares(one) for one in seen],
-        "variance": [curves.variance_curve(entry.shown) for entry in entries],
-        "pace": [curves.pace_curves(entry.shown) for entry in entries],
-        "answers": [curves.answer_curves(entry.shown) for entry in entries],
+        **{
+            name: [curves.median_curves(entry.shown, name) for entry in entries]
+            for name in curves.MEDIANS
+        },
         "cost": [_cost(entry) for entry in entries],
         "coordinates": [coordinates(entry.shown[0]) for entry in entries],
-        "holds": _holdings(summary),
+        "holds": holds,
         "events": [curves.bound_events(entry.shown) for entry in entries],
-        "raster": [None if one is None else unique.index(one) for one in rasters],
+        "raster": raster,
     }
     panels = {key: [""] * any(one is not None for one in plots[key]) for key in plots}
     groups = (name for curve in plots["accuracy"] if curve for name in curve["groups"])
     panels["groups"] = list(dict.fromkeys(groups))
-    panels["staleness"] = sorted({name for shares in plots["staleness"] for name in shares or ()})
-    for key in ("pace", "answers"):
+    for key in ("staleness", *curves.MEDIANS):
         panels[key] = list(dict.fromkeys(name for parts in plots[key] for name in parts or ()))
     return {
         "rules": [{"name": name, **asdict(looks[name])} for name in rules],
@@ -84,7 +71,8 @@ def page_data(summary: Summary, seen: Sequence[Sequence[visits.Visits]]) -> dict
         "panels": panels,
         "measure": measure,
         "kinds": visits.EVENTS,
-        "rasters": unique,
+        "rasters": rasters,
+        "pictures": pictures,
         "unused": [visits.unused_updates(one) for one in seen],
         **plots,
     }
@@ -95,10 +83,6 @@ def coordinates(run: Run) -> dict[str, Any] | None:
     if (found := curves.watched(run)) is None:
         return None
     names, values = found
-    # Before training there are no coordinates.
-    rounds = [moment for row in run.rounds if (moment := curves.training_round(row))]
-    if len(rounds) != len(values):
-        rounds = [float(moment) for moment in range(1, len(values) + 1)]
     kept = curves.thinned(range(len(values)), COORDINATE_ROUNDS)
     pictures = []
     for client in curves.thinned(range(values.shape[1]), WATCHED):
@@ -114,7 +98,7 @@ def coordinates(run: Run) -> dict[str, Any] | None:
         pictures.append({"client": names[client], "scale": scale, "rows": steps})
     if not pictures:
         return None
-    return {"rounds": [int(rounds[index]) for index in kept], "watched": pictures}
+    return {"rounds": [at + 1 for at in kept], "watched": pictures}
 
 
 def _cost(row: Entry) -> dict[str, Any] | None:
@@ -128,32 +112,17 @@ def _cost(row: Entry) -> dict[str, Any] | None:
     return costs | {"mean": rounded(row.accuracy.mean), "half": rounded(row.accuracy.drawn, 3)}
 
 
-def _holdings(summary: Summary) -> list[dict[str, Any]]:
-    """One picture for each different distribution of data (normally one per experiment).
-
-    Only the first run of an entry is drawn: seeds differ in detail, not in kind. Of equal ones in
-    an experiment the first whose clients differ in presence is kept, since that orders them.
-    """
-    found: list[dict[str, Any]] = []
-    by_experiment = grouped(summary.rows, lambda row: row.experiment)
-    for place, members in enumerate(by_experiment.values()):
-        seen: set[str] = set()
-        for entry in sorted(members, key=_presences, reverse=True):
-            key = json.dumps(look(entry.shown[0].manifest, "clients", "holds"))
-            if key in seen or (picture := _holds(entry.shown[0])) is None:
-                continue
-            seen.add(key)
-            if same := [one for one in found if picture.items() <= one.items()]:
-                same[0]["experiments"].append(place)
-            else:
-                title = entry.experiment or entry.label
-                found.append({"title": title, "experiments": [place], **picture})
-    return found
+def _once(items: Sequence[Any]) -> tuple[list[Any], list[int | None]]:
+    """The different ones, and the place of each item among them; None stays None."""
+    found = [one for at, one in enumerate(items) if one is not None and one not in items[:at]]
+    return found, [None if one is None else found.index(one) for one in items]
 
 
-def _presences(entry: Entry) -> int:
-    """How many different probabilities of participation the clients have."""
-    return len(set(map(str, visits.of_clients(entry.shown[0].manifest, "probabilities").values())))
+def _held(summary: Summary, experiment: str) -> dict[str, Any] | None:
+    """Who holds what in an experiment: seeds differ in detail, not in kind, so one run says it."""
+    entries = [entry for entry in summary.rows if entry.experiment == experiment]
+    entries.sort(key=lambda entry: entry.rule == FULL)  # last: presence orders the clients
+    return next(filter(None, (_holds(entry.shown[0]) for entry in entries)), None)
 
 
 def _holds(run: Run) -> dict[str, Any] | None:

@@ -51,7 +51,7 @@ def estimate(values: Iterable[float | None]) -> Estimate | None:
     half = None
     if known.size > 1:
         half = t_quantile(known.size - 1) * float(known.std(ddof=1)) / known.size**0.5
-    return Estimate(float(known.mean()), half, int(known.size))
+    return Estimate(mean=float(known.mean()), half=half, count=int(known.size))
 
 
 def height(found: Estimate | None) -> float:

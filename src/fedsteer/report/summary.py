@@ -1,13 +1,10 @@
 """A row per rule: accuracy with its interval over seeds, difference to a baseline, costs.
 
-Only finished runs are counted. The difference to the baseline is paired: rule and baseline saw the
-same draws under the same seed, so its interval is that of the differences seed by seed.
-
 The last round alone is a lottery for rules that swing between label groups, so the mean over the
 evaluations of the last third of the training rounds is reported too.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +12,7 @@ from fedsteer.errors import unknown
 from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.records.names import label_of
-from fedsteer.report.entries import Entry, gather
+from fedsteer.report.entries import Entry, gather, in_order
 from fedsteer.report.statistics import Estimate, estimate, height
 
 DEFAULT_BASELINE = "fedavg"
@@ -42,7 +39,6 @@ class Summary:
 
     @property
     def experiments(self) -> tuple[str, ...]:
-        """Names of the experiments, in the order of the rows."""
         return tuple(dict.fromkeys(row.experiment for row in self.rows))
 
     def records(self) -> list[dict[str, Any]]:
@@ -65,11 +61,14 @@ class Summary:
         return found
 
 
-def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
+def summarise(
+    runs: Iterable[Run], baseline: str | None = None, order: Collection[str] = ()
+) -> Summary:
     """A row per rule.
 
     baseline   label or name of the rule that differences refer to; by default the baseline the
                runs were made with (`run.baseline`), or fedavg
+    order      experiments that come first; the others follow in the order of the runs
     """
     entries = gather(runs)
     # Runs say what they were made to be compared with; it counts if all say the same.
@@ -90,7 +89,8 @@ def summarise(runs: Iterable[Run], baseline: str | None = None) -> Summary:
         replace(entry, estimates=_estimates(entry, bases.get(entry.experiment), groups))
         for entry in entries
     ]
-    rows.sort(key=lambda row: (row.experiment, -height(row.accuracy), row.label))
+    names = in_order(dict.fromkeys(entry.experiment for entry in entries), order)
+    rows.sort(key=lambda row: (names.index(row.experiment), -height(row.accuracy), row.label))
     shown = None if not labels else labels.pop() if len(labels) == 1 else wanted
     return Summary(rows=tuple(rows), baseline=shown, groups=groups)
 

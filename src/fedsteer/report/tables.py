@@ -21,7 +21,6 @@ KEPT_LONGEST = ("memory", "warm-up rounds")
 """Columns to keep if there is little room; they often tell equal rules apart."""
 SHOWN = 3
 """Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
-DIFFERENCES = ("difference", "late_difference")
 ESCAPED = str.maketrans({"\\": "\\\\", "&": "&amp;", "<": "&lt;", "|": "\\|"})
 Form = Callable[[float], str]
 
@@ -37,7 +36,6 @@ class Column:
 
     @property
     def words(self) -> bool:
-        """Words are left-aligned."""
         return self.form is None
 
     def text(self, row: Entry) -> str:
@@ -143,7 +141,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
 
 def note(summary: Summary) -> str:
     parts = ["Means over seeds; ± is the 95 % interval (Student's t)."]
-    if any(row.estimates[name] for row in summary.rows for name in DIFFERENCES):
+    if any(row.estimates["difference"] or row.estimates["late_difference"] for row in summary.rows):
         parts.append(f"Differences to {summary.baseline} are in points, paired by seed.")
     left_out = sum(row.unfinished for row in summary.rows)
     if left_out:
@@ -180,7 +178,6 @@ def with_half(found: Estimate | None, form: Form, half: Form = percent) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes, in decimal units."""
     units = ["B", "kB", "MB", "GB", "TB"]
     while value >= 999.5 and len(units) > 1:
         value /= 1000
@@ -195,7 +192,6 @@ def count(value: float) -> str:
 
 
 def duration(value: float) -> str:
-    """Seconds, minutes or hours."""
     unit = "s"
     if value >= 90:
         value, unit = value / 60, "min"
@@ -213,7 +209,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collect
 
 
 def markdown(text: str) -> str:
-    """Text that stays text in Markdown."""
     return " ".join(_printable(text).split()).translate(ESCAPED)
 
 

@@ -4,9 +4,10 @@ Staleness (rounds since the last visit) has a long tail, so it is binned in step
 """
 
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from fedsteer.report.entries import grouped
 from fedsteer.report.statistics import Estimate, estimate
 
 EDGES = sorted({round(2 ** (step / 2)) for step in range(42)})
+BINS = [range(first, after) for first, after in pairwise(EDGES)]
+"""The rounds of absence in each bin of staleness."""
 EVENTS = ("absent", "failed", "fresh", "refresh", "collect", "dropped")
 """If a picture has several rounds in one place, the later in this list shows."""
 SPAN = 10
@@ -25,7 +28,6 @@ SPAN = 10
 SHOWN_REASONS, SHOWN_CLIENTS = 20, 6
 RASTER_CLIENTS = 200
 RASTER_ROUNDS = 400
-EVERYBODY = ""
 
 
 @dataclass
@@ -35,9 +37,7 @@ class Visits:
     rows: int = 0
     staleness: Counter[tuple[str, int]] = field(default_factory=Counter)  # by data group and bin
     # Relative errors in training, by column of the records, "staleness" or "round", and bin.
-    errors: dict[tuple[str, str, int], list[float]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
+    errors: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
     unused: list[tuple[int, str, str]] = field(default_factory=list)  # round, client, reason
 
 
@@ -56,14 +56,14 @@ def read_visits(run: Run) -> Visits:
         staleness = number(row, "staleness")
         if event != "fresh" or staleness is None or staleness < 1:
             continue
-        where = bisect_right(EDGES, staleness, hi=len(EDGES) - 1) - 1
-        visits.staleness[str(groups.get(client, EVERYBODY)), where] += 1
+        where = bisect_right(EDGES, staleness, hi=len(BINS)) - 1
+        visits.staleness[str(groups.get(client, "")), where] += 1
         for column in ("relative_error", "refreshed_error"):
             error = number(row, column)
             if error is None or 0 < moment <= warm_up:
                 continue
             for axis, at in (("staleness", where), ("round", (moment - warm_up - 1) // SPAN)):
-                visits.errors[column, axis, at].append(rounded(error))
+                visits.errors.setdefault((column, axis, at), []).append(rounded(error))
     return visits
 
 
@@ -80,7 +80,7 @@ def staleness_shares(visits: Sequence[Visits]) -> dict[str, Any] | None:
         total = sum(pooled[group, one] for one in bins)
         shares[group] = {
             "x": [bin_centre(one) for one in bins],
-            "y": [rounded(pooled[group, one] / total / len(bin_rounds(one)), 3) for one in bins],
+            "y": [rounded(pooled[group, one] / total / len(BINS[one]), 3) for one in bins],
             "share": [rounded(pooled[group, one] / total, 3) for one in bins],
             "bin": [bin_words(one) for one in bins],
         }
@@ -98,14 +98,14 @@ def residuals(visits: Sequence[Visits]) -> dict[str, Any] | None:
         "mean": [rounded(one.mean) for one in found.values()],
         "half": [rounded(one.drawn, 3) for one in found.values()],
         "bin": [bin_words(where) for where in found],
-        "count": [sum(len(one.errors[*over, where]) for one in visits) for where in found],
+        "count": [sum(len(one.errors.get((*over, at), ())) for one in visits) for at in found],
     }
 
 
 def mean_errors(visits: Sequence[Visits], column: str, axis: str) -> dict[int, Estimate]:
     """Bin -> mean over seeds of each seed's mean."""
     bins = sorted({key[2] for one in visits for key in one.errors if key[:2] == (column, axis)})
-    values = {at: [one.errors[column, axis, at] for one in visits] for at in bins}
+    values = {at: [one.errors.get((column, axis, at)) for one in visits] for at in bins}
     found = {at: estimate(float(np.mean(own)) for own in values[at] if own) for at in bins}
     return {at: one for at, one in found.items() if one is not None}
 
@@ -139,8 +139,7 @@ def raster(run: Run) -> dict[str, Any] | None:
         order = sorted(present, key=_natural)
     kept = thinned(order, RASTER_CLIENTS)
     place = {client: index for index, client in enumerate(kept)}
-    recorded = [int(number(row, "round") or 0) for row in run.rounds]
-    last = max(recorded + [moment for _, moment, _ in seen])
+    last = max(len(run.rounds), *(moment for _, moment, _ in seen))
     width = -(-last // RASTER_ROUNDS)
     image = np.zeros((len(kept), -(-last // width)), int)
     for client, moment, code in seen:
@@ -161,13 +160,10 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
         of_clients(manifest, key) for key in ("data_group", "probabilities", "sizes", "holds")
     )
     names = list(dict.fromkeys(map(str, groups.values())))
-
-    def place(client: str) -> tuple[int, float]:
-        group = str(groups.get(client, EVERYBODY))
-        return names.index(group) if group in names else 0, -float(probabilities.get(client) or 0)
-
+    ranks = {client: names.index(str(group)) for client, group in groups.items()}
+    chances = {client: float(chance or 0) for client, chance in probabilities.items()}
     clients = max(groups, probabilities, sizes, holds, key=len)
-    return sorted(clients, key=place)
+    return sorted(clients, key=lambda client: (ranks.get(client, 0), -chances.get(client, 0.0)))
 
 
 def of_clients(manifest: dict[str, Any], key: str) -> dict[str, Any]:
@@ -176,20 +172,14 @@ def of_clients(manifest: dict[str, Any], key: str) -> dict[str, Any]:
     return {str(at): value for at, value in enumerate(values)} if isinstance(values, list) else {}
 
 
-def bin_rounds(where: int) -> range:
-    """The rounds of absence in a bin of staleness."""
-    return range(EDGES[where], EDGES[where + 1])
-
-
 def bin_centre(where: int) -> Any:
-    """Where a bin is drawn."""
-    rounds = bin_rounds(where)
+    rounds = BINS[where]
     return rounded((rounds[0] * rounds[-1]) ** 0.5, 3)
 
 
 def bin_words(where: int) -> str:
     """The rounds in a bin, e.g. "6 to 7"."""
-    rounds = bin_rounds(where)
+    rounds = BINS[where]
     return str(rounds[0]) if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
 
 

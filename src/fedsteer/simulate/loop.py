@@ -5,24 +5,21 @@ number: a rule with a warm-up meets the same training rounds as a rule without o
 itself takes place in rounds T+1, T+2, ... of the participation process.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.records.files import utc_now
 from fedsteer.records.rows import Totals, client_rows, round_row
-from fedsteer.rules import Diagnostics, Requests, Round, Rule
+from fedsteer.rules import Requests, Round, Rule
 from fedsteer.simulate.cells import MOST_WARM_UP, refuse_endless_warm_up
 from fedsteer.simulate.world import World
-from fedsteer.steering.ids import ClientId
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import Arrays, pack_server, unpack_server
@@ -41,30 +38,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What happened in one round. Rows are made on demand; nothing here is of size d."""
+    """What happened in one round: its rows of rounds, timing and clients.jsonl."""
 
-    diagnostics: Diagnostics
-    losses: NDArray[np.float64]  # (m,) of local training, of all clients asked
-    steps: NDArray[np.int64]
-    asked: tuple[ClientId, ...]
-    collected: Collection[ClientId]
-    counts: dict[str, Any]  # further columns of rounds.jsonl
-    timing: dict[str, Any]  # the row of timing.jsonl
-    evaluation: dict[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def row(self) -> dict[str, Any]:
-        """The row of rounds.jsonl."""
-        loss = float(self.losses.mean()) if len(self.losses) else None
-        made = round_row(self.diagnostics.number, self.diagnostics, **self.counts, train_loss=loss)
-        return made | self.evaluation
-
-    @cached_property
-    def clients(self) -> list[dict[str, Any]]:
-        """The rows of clients.jsonl."""
-        trained = zip(self.asked, self.losses.tolist(), self.steps.tolist(), strict=True)
-        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in trained}
-        return client_rows(self.diagnostics.number, self.diagnostics, set(self.collected), extras)
+    row: dict[str, Any]
+    timing: dict[str, Any]
+    clients: list[dict[str, Any]]
 
 
 @dataclass
@@ -158,15 +136,15 @@ class Simulation:
         timing = {"round": self.number, "time": utc_now(), "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
+        columns = self._count(requests, training)
+        columns["train_loss"] = float(trained.losses.mean()) if len(trained.losses) else None
+        work = zip(requests.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
+        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in work}
+        found, collected = step.diagnostics, set(requests.collect)
         return RoundResult(
-            diagnostics=step.diagnostics,
-            losses=trained.losses,
-            steps=trained.steps,
-            asked=requests.everyone,
-            collected=requests.collect,
-            counts=self._count(requests, training),
+            row=round_row(self.number, found, **columns) | evaluation,
             timing=timing,
-            evaluation=evaluation,
+            clients=client_rows(self.number, found, collected, extras),
         )
 
     def result(self) -> dict[str, Any]:

@@ -107,8 +107,8 @@ class OpenRun:
             trained=self.simulation.trained,
             rounds=self.simulation.world.experiment.run.rounds,
             number=self.simulation.number,
-            phase=result.diagnostics.phase,
-            active=len(result.diagnostics.clients),
+            phase=result.row["phase"],
+            active=result.row["active"],
             accuracy=self.simulation.last.get("accuracy"),
         )
 

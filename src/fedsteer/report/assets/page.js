@@ -5,7 +5,7 @@
   const view = {
     experiment: 0, on: data.rules.map(() => true), axis: "train", cost: "memory", bands: "on", theme: "light", colours: {},
     touch: matchMedia("(pointer: coarse)").matches,
-    picks: { coordinates: null, watched: 0, holds: null, raster: null },
+    picks: { coordinates: null, watched: 0, raster: null },
   };
   const settings = { // the buttons are named because plotly's own set would offer to upload the plot
     responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "",
@@ -189,14 +189,11 @@
     const watched = entry === null ? [] : data.coordinates[entry].watched;
     if (view.picks.watched >= watched.length) view.picks.watched = 0;
     fill("watched", watched.map((one, index) => [index, one.client]));
-    const held = plots.held(view);
-    if (!held.includes(view.picks.holds)) view.picks.holds = held[0] ?? null;
-    fill("holds", held.map((index) => [index, data.holds[index].title]));
     legend();
   }
 
   for (const [name, target] of Object.entries({ coordinates: "coordinates", watched: "coordinates",
-    holds: "holds", raster: "raster" })) {
+    raster: "raster" })) {
     select(name)?.addEventListener("change", (event) => {
       view.picks[name] = Number(event.target.value);
       fillPicks();

@@ -34,14 +34,12 @@ const plots = (() => {
   const here = (view, list) => data.entries.map((_, entry) => entry)
     .filter((entry) => data.entries[entry].experiment === view.experiment && list[entry] != null);
   const shown = (view, list) => here(view, list).filter((entry) => view.on[data.entries[entry].rule]);
-  const held = (view) => data.holds.map((_, picture) => picture)
-    .filter((picture) => data.holds[picture].experiments.includes(view.experiment));
 
   // Whether the chosen experiment has anything to show there.
   function has(view, name, panel) {
-    if (name === "holds") return held(view).length > 0;
+    if (name === "holds") return data.holds[view.experiment] !== null;
     const list = name === "groups" ? data.accuracy.map((curve) => curve?.groups[panel])
-      : ["staleness", "pace", "answers"].includes(name) ? data[name].map((parts) => parts?.[panel])
+      : ["staleness", "variance", "pace", "answers"].includes(name) ? data[name].map((parts) => parts?.[panel])
       : data[name];
     return here(view, list).length > 0;
   }
@@ -205,9 +203,10 @@ const plots = (() => {
     return { data: traces, layout: layout(view, away(longest), y) };
   }
 
-  function variance(view) {
+  function variance(view, panel) {
     const traces = shown(view, data.variance).map((entry) => line(view, entry,
-      data.variance[entry].x, data.variance[entry].y, "training round %{x}<br>variance %{y:.3g}"));
+      data.variance[entry][panel].x, data.variance[entry][panel].y,
+      "training round %{x}<br>variance %{y:.3g}"));
     const y = { title: "variance", ...logarithmic(traces.flatMap((trace) => trace.y)) };
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
   }
@@ -283,7 +282,7 @@ const plots = (() => {
   }
 
   function holds(view) {
-    const picture = data.holds[view.picks.holds], names = picture.clients.map(plain);
+    const picture = data.pictures[data.holds[view.experiment]], names = picture.clients.map(plain);
     const notes = picture.rows.map((row, at) =>
       row.map(() => (picture.groups ? ` (${plain(picture.groups[at])})` : "")));
     return {
@@ -340,5 +339,5 @@ const plots = (() => {
   }
 
   return { accuracy, groups, residual, staleness, variance, pace, answers, cost, coordinates, holds, raster,
-    events, rasterLegend, hasGaps, has, here, shown, held, ruleOf, records: data, palettes };
+    events, rasterLegend, hasGaps, has, here, shown, ruleOf, records: data, palettes };
 })();

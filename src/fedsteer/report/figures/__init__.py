@@ -56,7 +56,6 @@ def files_of(
 def write_files(
     runs: Sequence[Run], paper_table: Mapping[str, Any] | None, folder: Path
 ) -> list[Path]:
-    """Write them into a folder; their paths."""
     written = []
     for name, content in files_of(runs, paper_table):
         write_atomically(folder / name, content.encode())
@@ -65,7 +64,6 @@ def write_files(
 
 
 def table_of(runs: Sequence[Run], paper_table: Mapping[str, Any] | None) -> str:
-    """`table.md`."""
     if paper_table is None:
         summary = summarise(runs)
         # Runs share a machine, so the time of one says little; the line below has the total.

@@ -18,8 +18,7 @@ ABREAST = 2
 HEIGHT_ALONE, HEIGHT = 3.9, 2.6  # inches of a panel
 COMPETES = 0.3
 """Rules that end this much below the best do not decide which accuracies are shown."""
-Curves = dict[str, dict[str, Any]]
-"""Rule -> its `accuracy_curve`."""
+Curves = dict[str, Any]  # rule -> its `accuracy_curve`
 
 
 def to_svg(
@@ -27,29 +26,22 @@ def to_svg(
 ) -> str:
     """Mean accuracy of every rule with 95 % intervals over seeds, as an SVG picture.
 
-    axes    what to draw it over, a column of panels each:
-            train   training rounds
-            all     all rounds, so that what a rule does before training is counted
-            sent    bytes sent so far by clients and server
+    axes    what to draw it over, a column of panels each; see `accuracy_curve`
     order   experiments whose panels come first
     """
     entries = gather(runs)
-    curves: dict[str, Curves] = {}
-    for entry in entries:
-        if (curve := accuracy_curve(entry.shown)) is not None:
-            curves.setdefault(entry.experiment, {})[entry.label] = curve
+    curves = [(entry, curve) for entry in entries if (curve := accuracy_curve(entry.shown))]
     if not curves:
         raise DataError("no run has been evaluated yet: there is nothing to draw")
     looks = styles(entries)
-    experiments = in_order(sorted(curves), order)
-    every = [curve for one in curves.values() for curve in one.values()]
-    kept = [axis for axis in axes if any(axis in curve for curve in every)] or ["train"]
+    experiments = in_order(sorted({entry.experiment for entry, _ in curves}), order)
+    kept = [axis for axis in axes if any(axis in curve for _, curve in curves)]
     panels = [(experiment, axis) for experiment in experiments for axis in kept]
     columns = len(kept) if len(kept) > 1 else min(ABREAST, len(panels))
     rows = -(-len(panels) // columns)
     sums: Counter[str] = Counter()  # of the final accuracies
-    for one in curves.values():
-        sums.update({label: curve["mean"][-1] for label, curve in one.items()})
+    for entry, curve in curves:
+        sums[entry.label] += curve["mean"][-1]
     ranked = sorted(sums, key=lambda label: (-sums[label], label))
     names = [
         (label if len(experiments) > 1 else f"{100 * sums[label]:.1f}  {label}", looks[label])
@@ -60,7 +52,8 @@ def to_svg(
         grid = figure.subplots(rows, columns, squeeze=False)
         for place, panel in enumerate(grid.flat):
             experiment, axis = panels[place] if place < len(panels) else ("", "")
-            here = {k: curve for k, curve in curves.get(experiment, {}).items() if axis in curve}
+            own = [(entry, curve) for entry, curve in curves if entry.experiment == experiment]
+            here = {entry.label: curve for entry, curve in own if axis in curve}
             if not here:
                 panel.remove()
                 continue

@@ -28,8 +28,7 @@ DASHES = {
     "dashdot": (0, (3.5, 1.5, 1, 1.5)),
     "longdash": (0, (6, 2)),
 }
-Point = tuple[float, float, float]
-"""x, mean, half of the interval."""
+Point = tuple[float, float, float]  # x, mean, half of the interval
 
 
 class Figure(NamedTuple):
@@ -41,7 +40,6 @@ class Figure(NamedTuple):
     whole: bool = False  # the table says everything, in place of the usual one
 
     def svg(self, title: str) -> str:
-        """The picture below its title."""
         import matplotlib.style
         from matplotlib.figure import Figure
 
@@ -79,7 +77,6 @@ def dots(style: Style) -> dict[str, Any]:
 def add_legend(
     figure: SubFigure, names: Iterable[tuple[str, Style]], title: str = "", dotted: bool = False
 ) -> None:
-    """Names to the right of the panels."""
     from matplotlib.lines import Line2D
 
     labels, looks = zip(*names, strict=True)
