@@ -33,50 +33,31 @@ class StrategyOptions:
     client once training has begun.
     """
 
-    fraction_train: float = option(
-        1.0, "share of the online nodes that is asked to train", low=0.0, high=1.0
-    )
-    fraction_evaluate: float = option(
-        1.0, "share of the online nodes that is asked to evaluate", low=0.0, high=1.0
-    )
+    fraction_train: float = option(1.0, "share of online nodes asked to train", low=0.0, high=1.0)
+    fraction_evaluate: float = option(1.0, "share asked to evaluate", low=0.0, high=1.0)
     min_train_nodes: int = option(1, "ask at least this many, if they are online", low=0)
     min_evaluate_nodes: int = option(1, "ask at least this many, if they are online", low=0)
-    min_available_nodes: int = option(
-        1, "wait for this many before the first round, and only then", low=0
-    )
+    min_available_nodes: int = option(1, "wait for this many, before round 1 only", low=0)
     registration_timeout: float = option(300.0, "seconds to wait for them", low=0.0)
     enough: float = option(
-        1.0,
-        "share of the clients asked; once so many have answered, the round is closed; 1: wait for "
-        "all until the timeout",
-        above=0.0,
-        high=1.0,
+        1.0, "a round closes once this share of those asked has answered", above=0.0, high=1.0
     )
-    back_off: bool = option(
-        False, "ask clients that failed in several rounds in a row less often, until they answer"
-    )
+    back_off: bool = option(False, "ask clients less often that failed in several rounds in a row")
     server_rate: float = option(1.0, "learning rate of the server", above=0.0)
     server_optimiser: str = option("sgd", "turns the aggregate into a step", choices=METHODS)
     server_average: int = option(
-        0,
-        "rounds that an averaged model remembers; it is evaluated by the server beside the last "
-        "model and is the final result; 0: there is none",
-        low=0,
+        0, "rounds in an averaged model, which is the final result; 0: there is none", low=0
     )
     authenticated: bool = option(
-        False, "SuperNodes are authenticated: a client is its key, nodes without are refused"
+        False, "a client is its SuperNode's key; without one it is refused"
     )
     population: Mapping[int | str, float] | None = option(
-        None,
-        "{id: data points} if all clients are known; replies cannot change it, and other clients "
-        "are left out",
+        None, "{id: data points} if all clients are known; others are left out"
     )
     known_probabilities: Mapping[int | str, float] | None = option(
         None, "{id: p} if participation is known; other clients are not used"
     )
-    weighted_by_key: str = option(
-        "num-examples", "metric that holds a client's number of data points"
-    )
+    weighted_by_key: str = option("num-examples", "metric with a client's number of data points")
     arrayrecord_key: str = option("arrays", "name of the arrays in messages")
     configrecord_key: str = option("config", "name of the configuration in messages")
     steer: tuple[str, ...] = option(("*",), "name patterns of the arrays to steer")
@@ -84,9 +65,7 @@ class StrategyOptions:
         STATISTICS, "name patterns of the arrays to average over the fresh clients instead"
     )
     folder: str | None = option(None, "for records and checkpoint; without it nothing is written")
-    checkpoint_every: int = option(
-        1, "rounds between checkpoints; a killed server repeats the rounds since the last", low=1
-    )
+    checkpoint_every: int = option(1, "rounds between checkpoints", low=1)
     resume: bool = option(True, "resume from the checkpoint in the folder, if there is one")
     experiment: str = option("flower", "the name of this run in reports")
 
