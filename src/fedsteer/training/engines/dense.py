@@ -56,6 +56,7 @@ from fedsteer.training.local import (
     LocalTraining,
     Order,
     TrainingData,
+    label_masks,
     schedule,
 )
 
@@ -166,9 +167,7 @@ class DenseTrainer:
         if options.steps(most) > 1:
             gram = self.grams.stacked([order.points for order in orders], images)
         shares = _shares(tuple(counts.tolist()), batch, images.dtype)
-        masks = None
-        if options.mask_absent_labels:
-            masks = torch.stack([self.data.label_mask(order.points) for order in orders])
+        masks = label_masks(self.data, options, orders)
         above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
