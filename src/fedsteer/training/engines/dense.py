@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.training.engines.base import Losses, torch_threads
-from fedsteer.training.layers.activations import activate_, activation_gradient
+from fedsteer.training.layers import activate_, activation_gradient
 from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.formula import through
 from fedsteer.training.layers.known import is_dense

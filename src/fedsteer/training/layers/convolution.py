@@ -17,19 +17,15 @@ The functions here are torch's own, client after client; the threaded engine giv
 at a time. `convolution_kernels` has the same four by Triton, and `operations` picks.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.gpu import kernels_beside
-from fedsteer.training.layers.activations import activate_
+from fedsteer.training.layers import activate_
 
-KERNELS = "fedsteer.training.layers.convolution_kernels"
 aten = torch.ops.aten
 
 
@@ -44,11 +40,6 @@ class Window:
     def over(self, side: int) -> int:
         """How many places there are along a side."""
         return (side + 2 * self.padding - self.size) // self.stride + 1
-
-
-def operations(images: Tensor) -> Any:
-    """The module with the functions for these images: the Triton kernels, or this one."""
-    return kernels_beside(images, KERNELS) or sys.modules[__name__]
 
 
 def channels_last(images: Tensor) -> Tensor:
