@@ -1,4 +1,8 @@
-"""Stacked convolutions by Triton: implicit matrix products, one launch for all clients.
+"""Stacked convolutions by Triton: one launch for all clients.
+
+Libraries see this as one grouped convolution, which they compute slowly. Here a client's
+convolution is a matrix product whose left side is gathered on the fly (implicit GEMM), one program
+per tile of output pixels.
 
 Importing this module needs Triton. Sizes of layers are compile-time constants, so that places of
 pixels cost shifts and not divisions; numbers of samples and clients are not, so that a network is
