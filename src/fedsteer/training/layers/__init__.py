@@ -3,7 +3,8 @@
 known           which networks are stacks of known layers
 formula         the gradient of such a network
 basic           linear, convolution, flatten, and what all layers share
-convolution     stacked convolutions by torch, and by Triton in `convolution_kernels`
+convolution     stacked convolutions by torch, and by Triton in `convolution_kernels`, which launch
+                `convolution_programs`
 residual        batch norm (by Triton in `residual_kernels`), residual block, mean over pixels
 
 A layer's activation is "relu", "tanh" or "" for none.
