@@ -78,8 +78,8 @@ class Timetable:
     """The cohorts of a work as a participation process; the simulator counts rounds from 1."""
 
     clients: int
-    probabilities: NDArray[np.float64]
     cohorts: NDArray[np.int64]
+    probabilities: None = None  # FedAvg as the mean over participants needs none
 
     def present(self, round: int) -> NDArray[np.int64]:
         cohort: NDArray[np.int64] = self.cohorts[(round - 1) % len(self.cohorts)]
@@ -91,7 +91,7 @@ def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simula
     workload = work.workload
     experiment = Experiment(
         data=Data(name="made", options=workload.data),
-        partition=PARTITIONS["iid"](clients=workload.clients),  # another one below
+        partition=PARTITIONS["iid"](clients=workload.clients),  # replaced below
         model=Model(name=workload.model),
         training=LocalTraining(
             epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
@@ -101,12 +101,11 @@ def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simula
     points = np.arange(len(work.labels))
     partition = partition_of([points[work.own(client)] for client in range(workload.clients)])
     holds = who_holds_what(partition, work.labels)
-    odds = np.full(workload.clients, workload.cohort / workload.clients)
     world = replace(
         build_world(experiment, 0),
         holdings=(Holdings(since=0, partition=partition, holds=holds),),
-        participation=Timetable(workload.clients, odds, work.cohorts),
-        reported=odds,
+        participation=Timetable(clients=workload.clients, cohorts=work.cohorts),
+        reported=None,
     )
     return Simulation(world, make_rule("fedavg", average="participants"))
 
