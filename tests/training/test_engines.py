@@ -25,7 +25,6 @@ from fedsteer.training.engines import ENGINES
 from fedsteer.training.engines.batched import BatchedEngine
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import schedule
 from fedsteer.training.loss import cross_entropy
 from tests.training.made_data import CLASSES, SKEWED, FederatedData, training_data
 
@@ -284,7 +283,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
     expected = [3 * (-(-size // batch) if batch else 1) for size in SKEWED]
     assert trained.steps.tolist() == expected
     orders = data.orders(network.initial(1))
-    lengths = [len(schedule(how, order)[1]) for order in orders]
+    lengths = [len(order.schedule(how)[1]) for order in orders]
     assert trained.steps.tolist() == lengths
 
 

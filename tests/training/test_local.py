@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import LocalTraining
-from fedsteer.training.local import Descent, Order, augmented, schedule
+from fedsteer.training.local import Descent, Order, augmented
 
 
 def order_of(**given: Any) -> Order:
@@ -25,7 +25,7 @@ def order_of(**given: Any) -> Order:
 def batches(how: LocalTraining, points: NDArray[np.int64], *key: int) -> list[NDArray[np.int64]]:
     seed, round, client = key
     order = order_of(points=points, seed=seed, round=round, client=client)
-    table, sizes = schedule(how, order)
+    table, sizes = order.schedule(how)
     return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 

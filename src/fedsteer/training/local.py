@@ -64,6 +64,26 @@ class TrainingData:
     labels: Tensor  # (n,) int64
     classes: int
 
+    def batches(self, options: LocalTraining, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        """The images and labels of one client, step by step."""
+        table, sizes = order.schedule(options)
+        draw = order.draw("augment")
+        places = torch.as_tensor(table, device=self.images.device)
+        for row, size in zip(places, sizes.tolist(), strict=True):
+            images = self.images.index_select(0, row[:size])
+            if options.augment == "crop-flip":
+                images = augmented(images, draw)
+            yield images, self.labels[row[:size]]
+
+    def label_masks(self, options: LocalTraining, orders: Sequence[Order]) -> Tensor | None:
+        """(clients, classes) 1 for labels that a client has, if it masks the others."""
+        if not options.mask_absent_labels:
+            return None
+        masks = torch.zeros(len(orders), self.classes, device=self.images.device)
+        for mask, order in zip(masks, orders, strict=True):
+            mask[self.labels[torch.as_tensor(order.points, device=mask.device)]] = 1.0
+        return masks
+
 
 @dataclass(frozen=True, eq=False)
 class Order:
@@ -90,6 +110,24 @@ class Order:
         """The client's draws in this round."""
         return generator(self.seed, purpose, round=self.round, client=self.client)
 
+    def schedule(self, options: LocalTraining) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The batches of this round: (steps, widest batch) points and (steps,) sizes.
+
+        No point is dropped in any epoch; a row shorter than the widest is padded with the first
+        point.
+        """
+        points, count = self.points, len(self.points)
+        batch = min(options.batch or count, count)
+        rows = -(-count // batch)
+        # With one batch of everything there is nothing to draw.
+        draw = self.draw("batches") if options.shuffle and rows > 1 else None
+        table = np.full((options.epochs, rows * batch), points[0], np.int64)
+        for epoch in table:
+            epoch[:count] = points if draw is None else draw.permutation(points)
+        sizes = np.full(rows, batch)
+        sizes[-1] = count - (rows - 1) * batch
+        return table.reshape(-1, batch), np.tile(sizes, options.epochs)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -102,50 +140,6 @@ class Trained:
     def part(self, rows: slice) -> Trained:
         """Some of the rows."""
         return Trained(updates=self.updates[rows], steps=self.steps[rows], losses=self.losses[rows])
-
-
-def schedule(options: LocalTraining, order: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
-
-    No point is dropped in any epoch; a row shorter than the widest is padded with the first point.
-    """
-    points, count = order.points, len(order.points)
-    batch = min(options.batch or count, count)
-    rows = -(-count // batch)
-    # With one batch of everything there is nothing to draw.
-    draw = order.draw("batches") if options.shuffle and rows > 1 else None
-    table = np.full((options.epochs, rows * batch), points[0], np.int64)
-    for epoch in table:
-        epoch[:count] = points if draw is None else draw.permutation(points)
-    sizes = np.full(rows, batch)
-    sizes[-1] = count - (rows - 1) * batch
-    return table.reshape(-1, batch), np.tile(sizes, options.epochs)
-
-
-def batches(
-    data: TrainingData, options: LocalTraining, order: Order
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The images and labels of one client, step by step."""
-    table, sizes = schedule(options, order)
-    draw = order.draw("augment")
-    places = torch.as_tensor(table, device=data.images.device)
-    for row, size in zip(places, sizes.tolist(), strict=True):
-        images = data.images.index_select(0, row[:size])
-        if options.augment == "crop-flip":
-            images = augmented(images, draw)
-        yield images, data.labels[row[:size]]
-
-
-def label_masks(
-    data: TrainingData, options: LocalTraining, orders: Sequence[Order]
-) -> Tensor | None:
-    """(clients, classes) 1 for labels that a client has, if it masks the others."""
-    if not options.mask_absent_labels:
-        return None
-    masks = torch.zeros(len(orders), data.classes, device=data.images.device)
-    for mask, order in zip(masks, orders, strict=True):
-        mask[data.labels[torch.as_tensor(order.points, device=mask.device)]] = 1.0
-    return masks
 
 
 class Descent:

@@ -21,15 +21,7 @@ from fedsteer.training.engines.dense import DenseTrainer, is_wide
 from fedsteer.training.engines.sequential import naming_by_reference
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import (
-    PLAIN_SGD,
-    Descent,
-    LocalTraining,
-    Order,
-    augmented,
-    label_masks,
-    schedule,
-)
+from fedsteer.training.local import PLAIN_SGD, Descent, LocalTraining, Order, augmented
 from fedsteer.training.networks import Network
 
 MOST_NUMBERS = 400_000_000
@@ -85,13 +77,13 @@ class BatchedEngine(Engine):
         """Updates of clients, the longest first; their losses are added to `losses`."""
         options, data = self.options, self.data
         descent = Descent(options, orders, self.gradient.arrange)
-        masks = label_masks(data, options, orders)
+        masks = data.label_masks(options, orders)
         augments = options.augment == "crop-flip"
         draws = [order.draw("augment") for order in orders] if augments else []
         plain = all(order.plain for order in orders) and not options.beyond(PLAIN_SGD)
         # In place is half the memory traffic of a gradient and a step.
         in_place = plain and not descent.weights.is_cuda
-        table, sizes = _stacked([schedule(options, order) for order in orders])
+        table, sizes = _stacked([order.schedule(options) for order in orders])
         batches = torch.as_tensor(table, device=data.images.device)
         for step, own_sizes in enumerate(sizes.T.tolist()):
             running = tuple(size for size in own_sizes if size)

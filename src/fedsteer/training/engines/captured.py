@@ -21,14 +21,7 @@ from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, Losses, longest_first
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.local import (
-    Descent,
-    LocalTraining,
-    Order,
-    batches,
-    label_masks,
-    schedule,
-)
+from fedsteer.training.local import Descent, LocalTraining, Order
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
 
@@ -54,7 +47,7 @@ class CapturedEngine(Engine):
         with naming_by_reference(self, orders), precision(self.exact, self.data.images):
             updates = self.no_updates(len(orders))
             losses = updates.new_zeros(len(orders))
-            sizes = [schedule(self.options, order)[1] for order in orders]
+            sizes = [order.schedule(self.options)[1] for order in orders]
             tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first(orders)])
             self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
@@ -103,11 +96,11 @@ class Slot:
         for order, update, loss in tasks:
             memory = self.weights[None]
             descent = Descent(self.options, [order], lambda flat: flat[:, self.own], memory)
-            mask = label_masks(self.data, self.options, [order])
+            mask = self.data.label_masks(self.options, [order])
             self.loss.zero_()
             if mask is not None:
                 self.mask.copy_(mask)
-            for images, labels in batches(self.data, self.options, order):
+            for images, labels in self.data.batches(self.options, order):
                 graph, its_images, its_labels = self.graphs[len(labels)]
                 its_images.copy_(images)
                 its_labels.copy_(labels)

@@ -43,14 +43,7 @@ from fedsteer.training.layers import activate_, activation_gradient
 from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.formula import through
 from fedsteer.training.layers.known import is_dense
-from fedsteer.training.local import (
-    PLAIN_SGD,
-    LocalTraining,
-    Order,
-    TrainingData,
-    label_masks,
-    schedule,
-)
+from fedsteer.training.local import PLAIN_SGD, LocalTraining, Order, TrainingData
 
 WIDE = 256
 """Fewest inputs of the first layer; below that, the number of calls counts more than the work."""
@@ -159,7 +152,7 @@ class DenseTrainer:
         if options.steps(most) > 1:
             gram = self.grams.stacked([order.points for order in orders], images)
         shares = _shares(tuple(counts.tolist()), batch, images.dtype)
-        masks = label_masks(self.data, options, orders)
+        masks = self.data.label_masks(options, orders)
         above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
@@ -204,7 +197,7 @@ class DenseTrainer:
         places = np.tile(np.arange(most), (options.epochs, len(orders), 1))  # fillers stay behind
         for client, order in enumerate(orders):
             count = len(order.points)
-            table, _ = schedule(options, replace(order, points=np.arange(count)))
+            table, _ = replace(order, points=np.arange(count)).schedule(options)
             places[:, client, :count] = table.reshape(options.epochs, -1)[:, :count]
         yield from torch.from_numpy(places + most * np.arange(len(orders))[:, None])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, Losses, naming
-from fedsteer.training.local import Descent, LocalTraining, Order, batches, label_masks
+from fedsteer.training.local import Descent, LocalTraining, Order
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network
 
@@ -44,9 +44,9 @@ class SequentialEngine(Engine):
 
     def _train_one(self, order: Order) -> tuple[Tensor, float]:
         descent = Descent(self.options, [order])
-        mask = label_masks(self.data, self.options, [order])
+        mask = self.data.label_masks(self.options, [order])
         total = 0.0
-        for images, labels in batches(self.data, self.options, order):
+        for images, labels in self.data.batches(self.options, order):
             leaf = descent.weights.detach().requires_grad_()
             loss = cross_entropy(self.network.logits(leaf[0], images), labels, mask)
             (gradient,) = torch.autograd.grad(loss, leaf)
