@@ -1,4 +1,4 @@
-"""The Triton kernels equal their plain references; skipped where there is no GPU."""
+"""The Triton kernels equal their plain references; skipped if there is no GPU."""
 
 from __future__ import annotations
 
