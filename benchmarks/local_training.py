@@ -86,7 +86,8 @@ def engines(
     cores = os.cpu_count() or 1
     threads = choose_threads(network, cores)
     orders = [
-        Order(client, points, seed=0, round=1, start=model) for client, points in enumerate(clients)
+        Order(client=client, points=points, seed=0, round=1, start=model)
+        for client, points in enumerate(clients)
     ]
     updates: dict[str, Tensor] = {}
 
@@ -165,7 +166,7 @@ def of_cifar_cnn(repeats: int, clients: int = 50, points: int = 50) -> dict[str,
     labels = torch.randint(0, 10, (clients * points,), generator=draw)
     split = np.split(np.arange(clients * points), clients)
     how = LocalTraining(epochs=1, batch=10, rate=0.1)
-    data = TrainingData(images, labels, 10)
+    data = TrainingData(images=images, labels=labels, classes=10)
     network = Network(partial(pfl_cnn, (3, 32, 32), 10))
     return engines("cifar-cnn", network, data, how, split, repeats)
 

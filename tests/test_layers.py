@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"errors", "fedsteer", "steering"},
     "simulate": {"errors", "options", "draws", "steering", "rules", *SIMULATED, "records"},
     "report": {"errors", "records"},
-    "bench": {"errors", "draws", "fedsteer", "rules", *BENCHED},
+    "bench": {"draws", "fedsteer", "rules", *BENCHED},
     "flower": {"errors", "options", "draws", "steering", "rules", "records"},
     "experiments": set(),
     "cli": {"errors", "options", "rules", "data", "records", "simulate", "report", "bench"},

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.peers.measure import Side
 from numpy.typing import NDArray
 
-from fedsteer.bench.measure import Side
 from fedsteer.bench.sides import threads_to_try
 from fedsteer.bench.workloads import Work
 

@@ -22,12 +22,13 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from benchmarks.peers.measure import measure  # noqa: E402
 from benchmarks.peers.processes import PEERS  # noqa: E402
 from benchmarks.peers.protocol import save_work  # noqa: E402
+from benchmarks.peers.table import to_text  # noqa: E402
 
 from fedsteer.bench import machine  # noqa: E402
-from fedsteer.bench.measure import OURS, REFERENCE, Plan, measure  # noqa: E402
-from fedsteer.bench.table import to_text  # noqa: E402
+from fedsteer.bench.measure import OURS, REFERENCE, Plan  # noqa: E402
 from fedsteer.bench.workloads import WORKLOADS, make_work  # noqa: E402
 
 OTHERS = [name for name in PEERS if name not in (OURS, REFERENCE)]

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.peers.measure import measure
 from benchmarks.peers.module import initial_module
 from benchmarks.peers.processes import PEERS, Peer, Variant, Worker, WorkerFailed, command
 from benchmarks.peers.protocol import Gate, load_work, save_work
 from benchmarks.peers.sides.fedjax import LAYERS, StoredOrder, from_torch, shapes, to_torch
+from benchmarks.peers.table import to_text
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedsteer.bench.measure import Plan, measure
-from fedsteer.bench.table import to_text
+from fedsteer.bench.measure import Plan
 from fedsteer.bench.workloads import WORKLOADS, Workload, make_work
 from tests.bench.tiny import TINY
 

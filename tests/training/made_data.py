@@ -32,7 +32,14 @@ class FederatedData(TrainingData):
     ) -> list[Order]:
         """Orders that start from the model, for all clients by default."""
         return [
-            Order(client, self.clients[client], seed, round, model, proximal=proximal)
+            Order(
+                client=client,
+                points=self.clients[client],
+                seed=seed,
+                round=round,
+                start=model,
+                proximal=proximal,
+            )
             for client in (range(len(self.clients)) if clients is None else clients)
         ]
 
@@ -48,4 +55,6 @@ def training_data(
     labels = np.zeros(sum(sizes), np.int64)
     for client, points in enumerate(clients):
         labels[points] = (client + draw.integers(0, CLASSES - 1, len(points))) % CLASSES
-    return FederatedData(torch.tensor(images), torch.tensor(labels), CLASSES, clients)
+    return FederatedData(
+        images=torch.tensor(images), labels=torch.tensor(labels), classes=CLASSES, clients=clients
+    )

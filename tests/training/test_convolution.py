@@ -1,4 +1,4 @@
-"""The Triton kernels equal their plain references; skipped where there is no GPU."""
+"""The Triton kernels equal their plain references; skipped if there is no GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedsteer.training.layers import convolution as reference
-from fedsteer.training.layers.convolution import Window, operations
+from fedsteer.training.layers import operations
+from fedsteer.training.layers.convolution import Window
 
 needs_gpu = pytest.mark.skipif(
     find_spec("triton") is None or not torch.cuda.is_available(), reason="no GPU, or no Triton"
@@ -48,7 +49,7 @@ def filters_of(window: Window, inside: int, outside: int) -> Tensor:
 def test_forward_and_backward(window: Window, inside: int, outside: int, activation: str) -> None:
     images, filters = drawn(3, 4, 9, 8, inside), filters_of(window, inside, outside)
     bias = drawn(3, outside + 3)[:, :outside]
-    kernels = operations(images.cuda())
+    kernels = operations(images.cuda(), "convolution")
     expected, _ = reference.convolve(images, filters, window, True, bias, activation)
     beside = drawn(*expected.shape)
     given = (images.cuda(), filters.cuda(), window, True, bias.cuda(), activation, False)
@@ -71,7 +72,7 @@ def test_bfloat16_differs_by_its_rounding_only() -> None:
     images, filters = drawn(3, 4, 8, 8, 64).bfloat16(), filters_of(window, 64, 128).bfloat16()
     wide, wide_filters = images.float(), filters.float()
     expected, _ = reference.convolve(wide, wide_filters, window)
-    kernels = operations(images.cuda())
+    kernels = operations(images.cuda(), "convolution")
     found, _ = kernels.convolve(images.cuda(), filters.cuda(), window, True, None, "", False, None)
     found = found.float().cpu()
     torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-1)
@@ -87,7 +88,7 @@ def test_bfloat16_differs_by_its_rounding_only() -> None:
 @pytest.mark.parametrize("activation", ["", "relu", "tanh"])
 def test_pooling(window: Window, inside: int, outside: int, activation: str) -> None:
     images, filters = drawn(3, 5, 11, 10, inside), filters_of(window, inside, outside)
-    kernels = operations(images.cuda())
+    kernels = operations(images.cuda(), "convolution")
     pooled, which = kernels.convolve(
         images.cuda(), filters.cuda(), window, True, None, activation, True, None
     )
@@ -100,7 +101,7 @@ def test_pooling(window: Window, inside: int, outside: int, activation: str) -> 
 @needs_gpu
 def test_of_equal_pixels_the_first_is_chosen() -> None:
     images, filters = torch.full((1, 1, 4, 4, 1), 0.25), torch.ones(1, 1, 1, 1, 16)
-    _, which = operations(images.cuda()).convolve(
+    _, which = operations(images.cuda(), "convolution").convolve(
         images.cuda(), filters.cuda(), Window(1), True, None, "", True, None
     )
     assert not which.any()

@@ -25,7 +25,6 @@ from fedsteer.training.engines import ENGINES
 from fedsteer.training.engines.batched import BatchedEngine
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import schedule
 from fedsteer.training.loss import cross_entropy
 from tests.training.made_data import CLASSES, SKEWED, FederatedData, training_data
 
@@ -234,15 +233,15 @@ def test_a_client_does_not_depend_on_who_else_trains(entry: Enrolled) -> None:
     together = trained_by("batched", network, data, kind)
     everyone = list(range(len(data.clients)))
     backwards = trained_by("batched", network, data, kind, everyone[::-1])
-    assert_same(
-        Trained(backwards.updates.flip(0), backwards.steps[::-1], backwards.losses[::-1]), together
+    turned = Trained(
+        updates=backwards.updates.flip(0),
+        steps=backwards.steps[::-1],
+        losses=backwards.losses[::-1],
     )
+    assert_same(turned, together)
     for client in range(len(data.clients)):
         alone = trained_by("batched", network, data, kind, [client])
-        picked = Trained(
-            together.updates[[client]], together.steps[[client]], together.losses[[client]]
-        )
-        assert_same(alone, picked)
+        assert_same(alone, together.part(slice(client, client + 1)))
 
 
 @pytest.mark.parametrize("width", [1, 3, 8, 100])
@@ -284,7 +283,7 @@ def test_steps_are_counted(engine: str, batch: int) -> None:
     expected = [3 * (-(-size // batch) if batch else 1) for size in SKEWED]
     assert trained.steps.tolist() == expected
     orders = data.orders(network.initial(1))
-    lengths = [len(schedule(how, order)[1]) for order in orders]
+    lengths = [len(order.schedule(how)[1]) for order in orders]
     assert trained.steps.tolist() == lengths
 
 

@@ -36,9 +36,9 @@ def test_against_a_loop_over_points(count: int) -> None:
 
 
 def test_groups_and_clients_by_hand() -> None:
-    found = Evaluation(0.5, 1.0, np.array([1.0, 0.5, 0.0, np.nan]))
-    groups = found.group_accuracy({"common": [0, 1], "rare": [2, 3], "nobody": [3]})
-    assert groups["common"] == 0.75 and groups["rare"] == 0.0 and math.isnan(groups["nobody"])
+    found = Evaluation(accuracy=0.5, loss=1.0, class_accuracy=np.array([1.0, 0.5, 0.0, np.nan]))
+    groups = found.group_accuracy({"common": [0, 1], "rare": [2, 3], "empty": [3]})
+    assert groups["common"] == 0.75 and groups["rare"] == 0.0 and math.isnan(groups["empty"])
 
     holds = np.array([[4, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 9, 0]], float)
     own = [1.0, 0.75, 0.25, 0.0]
@@ -77,8 +77,8 @@ def test_the_last_points_are_not_alone() -> None:
 
 
 def test_classes_without_test_points_count_for_no_client() -> None:
-    found = Evaluation(1.0, 0.0, np.array([1.0, np.nan]))
+    found = Evaluation(accuracy=1.0, loss=0.0, class_accuracy=np.array([1.0, np.nan]))
     own = found.client_accuracy(np.array([[10.0, 0], [0, 10], [5, 5]]))
     assert own == {"mean": 1.0, "std": 0.0, "p10": 1.0, "min": 1.0}
-    nobody = found.client_accuracy(np.array([[0.0, 3]]))
-    assert all(np.isnan(value) for value in nobody.values())
+    nothing = found.client_accuracy(np.array([[0.0, 3]]))
+    assert all(np.isnan(value) for value in nothing.values())

@@ -1,4 +1,4 @@
-"""The engines of a GPU equal the sequential reference; skipped where there is none."""
+"""The engines of a GPU equal the sequential reference; skipped if there is none."""
 
 from __future__ import annotations
 

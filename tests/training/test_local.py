@@ -14,12 +14,18 @@ from numpy.typing import NDArray
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.training import LocalTraining
-from fedsteer.training.local import Order, augmented, descend, schedule
+from fedsteer.training.local import Descent, Order, augmented
+
+
+def order_of(**given: Any) -> Order:
+    usual: dict[str, Any] = {"points": np.arange(1), "seed": 0, "round": 0, "client": 0}
+    return Order(**({"start": torch.zeros(0)} | usual | given))
 
 
 def batches(how: LocalTraining, points: NDArray[np.int64], *key: int) -> list[NDArray[np.int64]]:
     seed, round, client = key
-    table, sizes = schedule(how, Order(client, points, seed, round, start=torch.zeros(0)))
+    order = order_of(points=points, seed=seed, round=round, client=client)
+    table, sizes = order.schedule(how)
     return [row[:size] for row, size in zip(table, sizes, strict=True)]
 
 
@@ -63,23 +69,26 @@ def test_a_step_is_the_sgd_of_torch() -> None:
     """Momentum and weight decay mean what they mean in torch.optim.SGD."""
     how = LocalTraining(rate=0.1, momentum=0.8, weight_decay=0.05)
     draw = torch.Generator().manual_seed(0)
-    ours = torch.randn(7, generator=draw)
-    theirs = ours.clone().requires_grad_()
-    velocity = torch.zeros(7)
+    start = torch.randn(7, generator=draw)
+    descent = Descent(how, [order_of(start=start)])
+    theirs = start.clone().requires_grad_()
     optimiser = torch.optim.SGD([theirs], lr=0.1, momentum=0.8, weight_decay=0.05)
     for _ in range(5):
         gradient = torch.randn(7, generator=draw)
         theirs.grad = gradient.clone()
         optimiser.step()
-        descend(how, ours, gradient, velocity, None, None)
-    torch.testing.assert_close(ours, theirs.detach())
+        descent.step(gradient[None])
+    torch.testing.assert_close(descent.weights[0], theirs.detach())
+    torch.testing.assert_close(descent.update()[0], start - theirs.detach())
 
 
 def test_pull_and_correction_join_the_gradient() -> None:
-    weights, start = torch.tensor([3.0, 1.0]), torch.tensor([1.0, 1.0])
-    gradient, correction = torch.tensor([10.0, 20.0]), torch.tensor([-1.0, 1.0])
-    descend(LocalTraining(rate=0.1), weights, gradient, None, (0.5, start), correction)
-    torch.testing.assert_close(weights, torch.tensor([3 - 0.1 * 10.0, 1 - 0.1 * 21.0]))
+    start, correction = torch.tensor([1.0, 1.0]), torch.tensor([-1.0, 1.0])
+    order = order_of(start=start, correction=correction, proximal=0.5)
+    descent = Descent(LocalTraining(rate=0.1), [order])
+    descent.weights.copy_(torch.tensor([3.0, 1.0]))
+    descent.step(torch.tensor([[10.0, 20.0]]))
+    torch.testing.assert_close(descent.weights, torch.tensor([[3 - 0.1 * 10.0, 1 - 0.1 * 21.0]]))
 
 
 def test_numbers_of_libraries_are_numbers() -> None:

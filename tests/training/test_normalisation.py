@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.training.layers.residual import Normal, normalise, normalise_back, operations
+from fedsteer.training.layers import operations
+from fedsteer.training.layers.residual import Normal, normalise, normalise_back
 
 
 def drawn(*shape: int) -> Tensor:
@@ -18,7 +20,7 @@ def drawn(*shape: int) -> Tensor:
 
 def given(relu: bool) -> tuple[Tensor, Normal, Tensor, Tensor]:
     images = 3.0 * drawn(3, 5, 6, 7, 20) + 40.0  # far from zero: sums of squares would cancel
-    how = Normal(1.0 + 0.3 * drawn(3, 20), 0.2 * drawn(3, 20), 1e-5, relu)
+    how = Normal(gamma=1.0 + 0.3 * drawn(3, 20), beta=0.2 * drawn(3, 20), eps=1e-5, relu=relu)
     return images, how, drawn(3, 5, 6, 7, 20).flip(0), drawn(3, 5, 6, 7, 20).flip(1)
 
 
@@ -51,9 +53,9 @@ def test_kernels_equal_the_formula(relu: bool) -> None:
     images, how, back, beside = given(relu)
     expected, moments = normalise(images, how)
     whole = normalise_back(images, moments, how, back, beside)
-    here = Normal(how.gamma.float().cuda(), how.beta.float().cuda(), how.eps, relu)
+    here = replace(how, gamma=how.gamma.float().cuda(), beta=how.beta.float().cuda())
     sent = images.float().cuda()
-    kernels = operations(sent)
+    kernels = operations(sent, "residual")
     found, sums = kernels.normalise(sent, here)
     torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-4, atol=1e-4)
     results = kernels.normalise_back(sent, sums, here, back.float().cuda(), beside.float().cuda())

@@ -2,7 +2,6 @@
 
 import platform
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +34,3 @@ def processor() -> str:
     listing = Path("/proc/cpuinfo")
     named = re.search("model name.*?:(.*)", listing.read_text()) if listing.exists() else None
     return named[1].strip() if named else platform.processor() or platform.machine()
-
-
-def busy_share(seconds: float = 1.0) -> float | None:
-    """Share of all cores in use while this process sleeps; None if the system does not say."""
-    listing = Path("/proc/stat")
-    if not listing.exists():
-        return None
-    before = listing.read_text().split()[1:9]
-    time.sleep(seconds)
-    after = listing.read_text().split()[1:9]
-    spent = [int(late) - int(early) for early, late in zip(before, after, strict=True)]
-    return 1 - (spent[3] + spent[4]) / sum(spent) if sum(spent) > 0 else None

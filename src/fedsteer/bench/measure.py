@@ -1,4 +1,4 @@
-"""The measuring core: warm-up, choice of threads, rounds in turns, intervals of paired ratios.
+"""Rounds in turns, and intervals of paired ratios.
 
 A repetition is one block of rounds by every side, one after the other, so that a disturbance of
 the machine hits all of them; the order rotates by one from repetition to repetition. Ratios are
@@ -6,49 +6,18 @@ taken within a repetition.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from statistics import median
-from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedsteer.bench.machine import busy_share
+from fedsteer.bench.sides import Contestant, Sides, Weights
 from fedsteer.bench.workloads import Work
-from fedsteer.errors import first_line
 from fedsteer.report.statistics import estimate
 
 OURS, REFERENCE = "fedsteer", "plain"
-Weights = NDArray[np.float32]
-Failures = dict[str, str]  # side -> what happened, in words
-Tell = Callable[[str], None]
-
-
-class Contestant(Protocol):
-    """A side that is ready to train; it raises RuntimeError if it cannot continue."""
-
-    facts: dict[str, Any]  # "version"; "threads" if the label of its way does not say it all
-
-    def rounds(self, count: int) -> float:
-        """Run the next rounds; return the seconds they took."""
-
-    def weights(self) -> Weights:
-        """The model as it is now."""
-
-    def close(self) -> None:
-        """Free its resources; may be called twice."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """A simulator to measure, and the ways to use the cores that are tried, by their labels."""
-
-    name: str
-    title: str
-    ways: Mapping[str, Callable[[Work], Contestant]]
 
 
 @dataclass(frozen=True)
@@ -66,126 +35,58 @@ class Plan:
         """Rounds that every side runs in total."""
         return self.warm_up + (self.trials + self.repeats) * (self.lead_in + self.block)
 
-    def steps(self, sides: Sequence[Side]) -> int:
-        """How often `measure` reports progress."""
-        return 1 + self.repeats + sum(len(side.ways) for side in sides)
-
-
-@dataclass
-class Timed:
-    """A side in one of its ways, and how long it took."""
-
-    side: Side
-    way: str
-    contestant: Contestant
-    start_up: float  # seconds until it was ready
-    warm_up: float = math.inf  # seconds of the warm-up rounds
-    tried: dict[str, float] = field(default_factory=dict)  # the best trial of every way
-    seconds: list[float] = field(default_factory=list)  # seconds a round, one per block
-
-    def warm(self, plan: Plan) -> None:
-        """Run the rounds of the warm-up."""
-        self.warm_up = self.contestant.rounds(plan.warm_up)
-
-    def block(self, plan: Plan) -> None:
-        """Run one block of rounds."""
-        if plan.lead_in:
-            self.contestant.rounds(plan.lead_in)
-        self.seconds.append(self.contestant.rounds(plan.block) / plan.block)
+    def seconds(self, contestant: Contestant) -> float:
+        """Seconds of a round, over one block."""
+        if self.lead_in:
+            contestant.rounds(self.lead_in)
+        return contestant.rounds(self.block) / self.block
 
 
 def measure(
-    work: Work, plan: Plan, sides: Sequence[Side], tell: Tell = lambda words: None
+    work: Work, plan: Plan, sides: Sides, tell: Callable[[str], None] = lambda words: None
 ) -> dict[str, Any]:
-    """Time the sides, as JSON holds it; a side that fails is reported and left out."""
+    """Time the sides, each with its fastest choice of threads; the numbers as JSON holds them.
+
+    `tell` hears of every side and every repetition.
+    """
     key = work.workload.key
-    failures: dict[str, str] = {}
-    with ExitStack() as stack:
-        timed: list[Timed] = []
-        for side in sides:
-            timed += _fastest(side, work, plan, failures, tell, stack)
-        tell(f"({key}) looking at the idle machine")
-        idle_load = busy_share()
-        for repeat in range(plan.repeats):
-            tell(f"({key}) repetition {repeat + 1} of {plan.repeats}")
-            timed = _turn(timed, Timed.block, plan, failures)
-            timed = timed[1:] + timed[:1]
-        timed.sort(key=lambda entry: sides.index(entry.side))
-        weights = {entry.side.name: entry.contestant.weights() for entry in timed}
-    seconds = {entry.side.name: entry.seconds for entry in timed}
-    results = []
-    reference = weights.get(REFERENCE, next(iter(weights.values()), work.initial))
-    for entry in timed:
-        name, facts = entry.side.name, entry.contestant.facts
-        compared = name != OURS and OURS in seconds
-        results.append(
-            {
-                "name": name,
-                "version": facts["version"],
-                "threads": facts.get("threads", entry.way),
-                "seconds_per_round": median(entry.seconds),
-                "repetitions": entry.seconds,
-                "start_up_seconds": entry.start_up,
-                "warm_up_seconds": entry.warm_up,
-                "tried_seconds_per_round": entry.tried,
-                "distance": relative_distance(weights[name], reference),
-                "ratio": paired_ratio(entry.seconds, seconds[OURS]) if compared else None,
-            }
-        )
+    fastest: dict[str, Contestant] = {}
+    tried: dict[str, dict[str, float]] = {}
+    for name, ways in sides.items():
+        tell(f"({key}) {name}: choosing threads")
+        started = {way: start(work) for way, start in ways.items()}
+        for contestant in started.values():
+            contestant.rounds(plan.warm_up)
+        tried[name] = dict.fromkeys(started, math.inf)
+        for _ in range(plan.trials):  # in turns, like the repetitions
+            for way, contestant in started.items():
+                tried[name][way] = min(tried[name][way], plan.seconds(contestant))
+        fastest[name] = started[min(tried[name], key=tried[name].__getitem__)]
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    turns = list(sides)
+    for repeat in range(plan.repeats):
+        tell(f"({key}) repetition {repeat + 1} of {plan.repeats}")
+        for name in turns:
+            seconds[name].append(plan.seconds(fastest[name]))
+        turns = turns[1:] + turns[:1]
+    reference = fastest[REFERENCE].weights()
     return {
         "workload": asdict(work.workload),
         "plan": asdict(plan),
-        "sides": results,
-        "failures": failures,
-        "idle_load": idle_load,
-        "moved": relative_distance(work.initial, reference) if timed else None,
+        "sides": [
+            {
+                "name": name,
+                **contestant.facts,
+                "seconds_per_round": median(seconds[name]),
+                "repetitions": seconds[name],
+                "tried_seconds_per_round": tried[name],
+                "distance": relative_distance(contestant.weights(), reference),
+                "ratio": None if name == OURS else paired_ratio(seconds[name], seconds[OURS]),
+            }
+            for name, contestant in fastest.items()
+        ],
+        "moved": relative_distance(work.initial, reference),
     }
-
-
-def _fastest(
-    side: Side, work: Work, plan: Plan, failures: Failures, tell: Tell, stack: ExitStack
-) -> list[Timed]:
-    """A side in its fastest way, warmed up; the others are closed. Nothing if none works."""
-    timed: list[Timed] = []
-    for way, start in side.ways.items():
-        tell(f"{side.title}: {way}")
-        began = perf_counter()
-        try:
-            contestant = start(work)
-        except RuntimeError as error:
-            failures[side.name] = f"{side.title} {first_line(error)}"
-            continue
-        spent = perf_counter() - began
-        stack.callback(contestant.close)
-        timed.append(Timed(side, way, contestant, start_up=spent))
-    timed = _turn(timed, Timed.warm, plan, failures)
-    for _ in range(plan.trials):  # in turns, like the repetitions
-        timed = _turn(timed, Timed.block, plan, failures)
-    if not timed:
-        return []
-    failures.pop(side.name, None)  # of another way
-    best = min(timed, key=lambda entry: min(entry.seconds))
-    best.tried = {entry.way: min(entry.seconds) for entry in timed}
-    best.seconds = []
-    for entry in timed:
-        if entry is not best:
-            entry.contestant.close()
-    return [best]
-
-
-def _turn(
-    timed: list[Timed], work: Callable[[Timed, Plan], None], plan: Plan, failures: Failures
-) -> list[Timed]:
-    """One after the other; who fails is closed and left out."""
-    kept = []
-    for entry in timed:
-        try:
-            work(entry, plan)
-            kept.append(entry)
-        except RuntimeError as error:
-            failures[entry.side.name] = f"{entry.side.title} {first_line(error)}"
-            entry.contestant.close()
-    return kept
 
 
 def paired_ratio(slow: Sequence[float], fast: Sequence[float]) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The sides of `fedsteer bench`: the simulator, on a CPU and on a GPU, and a plain PyTorch loop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector
 
 import fedsteer
-from fedsteer.bench.measure import Side, Weights
 from fedsteer.bench.workloads import Work, Workload
 from fedsteer.data import PARTITIONS, who_holds_what
 from fedsteer.data.partition import partition_of
@@ -23,19 +22,21 @@ from fedsteer.simulate.loop import Simulation
 from fedsteer.simulate.world import Holdings, build_world
 from fedsteer.training import LocalTraining
 
+Weights = NDArray[np.float32]
 ENDLESS = 1_000_000_000
 
 
 @dataclass
-class InProcess:
-    """A contestant of this process: `round` does one round."""
+class Contestant:
+    """A side that is ready to train: `round` does one round."""
 
     round: Callable[[], object]
     model: Callable[[], Tensor]
     threads: int
-    facts: dict[str, str]
+    facts: dict[str, str]  # "version" and "threads", in words
 
     def rounds(self, count: int) -> float:
+        """Run the next rounds; return the seconds they took."""
         torch.set_num_threads(self.threads)
         began = perf_counter()
         for _ in range(count):
@@ -45,21 +46,23 @@ class InProcess:
         return perf_counter() - began
 
     def weights(self) -> Weights:
+        """The model as it is now."""
         flat: Weights = self.model().detach().cpu().numpy()
         return flat
 
-    def close(self) -> None:
-        """There is nothing to end."""
+
+Sides = Mapping[str, Mapping[str, Callable[[Work], Contestant]]]
+"""Every side by its name, in the ways to use the cores that are tried, by their labels."""
 
 
-def start_fedsteer(work: Work, threads: int, device: str = "cpu") -> InProcess:
+def start_fedsteer(work: Work, threads: int, device: str = "cpu") -> Contestant:
     """`Simulation.round` with FedAvg: participation, plan, training, checked step, optimiser.
 
     Nothing is evaluated and no records are written.
     """
     simulation = make_simulation(work, threads, device)
     engine, threads = simulation.world.engine.name, simulation.world.torch_threads
-    return InProcess(
+    return Contestant(
         round=simulation.round,
         model=lambda: simulation.model,
         threads=threads,
@@ -75,8 +78,8 @@ class Timetable:
     """The cohorts of a work as a participation process; the simulator counts rounds from 1."""
 
     clients: int
-    probabilities: NDArray[np.float64]
     cohorts: NDArray[np.int64]
+    probabilities: None = None  # FedAvg as the mean over participants needs none
 
     def present(self, round: int) -> NDArray[np.int64]:
         cohort: NDArray[np.int64] = self.cohorts[(round - 1) % len(self.cohorts)]
@@ -88,7 +91,7 @@ def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simula
     workload = work.workload
     experiment = Experiment(
         data=Data(name="made", options=workload.data),
-        partition=PARTITIONS["iid"](clients=workload.clients),  # another one below
+        partition=PARTITIONS["iid"](clients=workload.clients),  # replaced below
         model=Model(name=workload.model),
         training=LocalTraining(
             epochs=workload.epochs, batch=workload.batch, rate=workload.rate, shuffle=False
@@ -98,17 +101,16 @@ def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simula
     points = np.arange(len(work.labels))
     partition = partition_of([points[work.own(client)] for client in range(workload.clients)])
     holds = who_holds_what(partition, work.labels)
-    odds = np.full(workload.clients, workload.cohort / workload.clients)
     world = replace(
         build_world(experiment, 0),
         holdings=(Holdings(since=0, partition=partition, holds=holds),),
-        participation=Timetable(workload.clients, odds, work.cohorts),
-        reported=odds,
+        participation=Timetable(clients=workload.clients, cohorts=work.cohorts),
+        reported=None,
     )
     return Simulation(world, make_rule("fedavg", average="participants"))
 
 
-def start_plain(work: Work, threads: int) -> InProcess:
+def start_plain(work: Work, threads: int) -> Contestant:
     """What you would write first: nn.Module and torch.optim.SGD, client after client."""
     torch.set_num_threads(threads)
     module = work.workload.network().module
@@ -133,11 +135,11 @@ def start_plain(work: Work, threads: int) -> InProcess:
             torch._foreach_copy_(parameters, total)
         number += 1
 
-    return InProcess(
+    return Contestant(
         round=round,
         model=lambda: parameters_to_vector(parameters),
         threads=threads,
-        facts={"version": f"torch {torch.__version__}"},
+        facts={"version": f"torch {torch.__version__}", "threads": f"{threads} thread(s)"},
     )
 
 
@@ -170,18 +172,13 @@ def threads_to_try(cores: int) -> dict[str, int]:
     return {"1 thread": 1} | ({f"{cores} threads": cores} if cores > 1 else {})
 
 
-def sides_here(cores: int) -> list[Side]:
+def sides_here(cores: int) -> Sides:
     """The simulator, on a GPU too if there is one, and the plain loop."""
-    ours, plain = (
-        {label: partial(start, threads=threads) for label, threads in threads_to_try(cores).items()}
-        for start in (start_fedsteer, start_plain)
-    )
-    sides = [
-        Side(name="fedsteer", title="fedsteer", ways=ours),
-        Side(name="plain", title="plain PyTorch loop", ways=plain),
-    ]
+    threads = threads_to_try(cores).items()
+    sides = {"fedsteer": {way: partial(start_fedsteer, threads=count) for way, count in threads}}
     if torch.cuda.is_available():
-        on_gpu = partial(start_fedsteer, threads=0, device="cuda")  # there is nothing to try
-        ways = {"its own choice": on_gpu}
-        sides.insert(1, Side(name="fedsteer-gpu", title="fedsteer, GPU", ways=ways))
+        sides["fedsteer-gpu"] = {
+            "its own choice": partial(start_fedsteer, threads=0, device="cuda")
+        }
+    sides["plain"] = {way: partial(start_plain, threads=count) for way, count in threads}
     return sides

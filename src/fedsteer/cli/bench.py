@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from dataclasses import replace
 from itertools import count
 
@@ -43,21 +42,14 @@ def execute(options: argparse.Namespace) -> int:
     if not options.json:
         print(machine.in_words(facts))
     results = []
-    total = sum(1 + plan.steps(sides) for plan in plans.values())
+    total = sum(len(sides) + plan.repeats for plan in plans.values())
     with progress_bar(total, "bench", options.quiet) as update:
         done = count()
-
-        def tell(words: str) -> None:
-            update(next(done), words)
-
         for key, plan in plans.items():
-            tell(f"({key}) making the data")
-            results.append(measure(make_work(WORKLOADS[key]), plan, sides, tell))
+            work = make_work(WORKLOADS[key])
+            results.append(measure(work, plan, sides, lambda words: update(next(done), words)))
             if not options.json:
-                print(f"\n{to_text(results[-1], sides)}")
+                print(f"\n{to_text(results[-1])}")
     if options.json:
         print(json.dumps({"machine": facts, "workloads": results}))
-    failed = [words for found in results for words in found["failures"].values()]
-    for words in failed:
-        print(f"fedsteer: {words}", file=sys.stderr)
-    return 1 if failed else 0
+    return 0

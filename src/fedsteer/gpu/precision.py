@@ -10,25 +10,17 @@ the process: threads see what other threads have set.
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Answer = TypeVar("Answer")
 cudnn = torch.backends.cudnn
 EXACT, INHERITED = "ieee", "none"  # "none": as its parent setting, which is exact by default
-
-
-def _backends(*names: str) -> list[Any]:
-    """The settings by their newer names; empty if torch is older than these."""
-    return [attrgetter(name)(torch.backends) for name in names if hasattr(cudnn, "conv")]
-
-
-GPU_PRODUCTS = _backends("cuda.matmul")
-CPU_PRODUCTS = _backends("mkldnn.matmul")
-CONVOLUTIONS = _backends("cudnn.conv", "cudnn.rnn")
+NEWER = hasattr(cudnn, "conv")  # whether torch has the newer names
+GPU_PRODUCTS = [torch.backends.cuda.matmul] if NEWER else []
+CPU_PRODUCTS = [torch.backends.mkldnn.matmul] if NEWER else []
+CONVOLUTIONS = [cudnn.conv, cudnn.rnn] if NEWER else []
 
 
 @contextmanager
@@ -94,7 +86,7 @@ def _convolutions(exact: bool) -> Iterator[None]:
         _restore(CONVOLUTIONS, before)
 
 
-def _or_none(question: Callable[[], Answer]) -> Answer | None:
+def _or_none(question: Callable[[], Any]) -> Any:
     """The answer, or None if torch refuses an older name."""
     try:
         return question()

@@ -9,7 +9,7 @@ uses the schedule and the step below, so engines differ only in how they take gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -53,7 +53,7 @@ class LocalTraining:
 PLAIN_SGD = frozenset({"epochs", "batch", "rate", "shuffle", "augment", "mask_absent_labels"})
 """Options under which a step is w <- w - rate gradient."""
 SGD = PLAIN_SGD | {"momentum", "weight_decay"}
-"""Options that `descend` knows. A new option belongs here once every fast engine honours it."""
+"""Options that `Descent` knows. A new option belongs here once every fast engine honours it."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,25 @@ class TrainingData:
     labels: Tensor  # (n,) int64
     classes: int
 
-    def label_mask(self, points: NDArray[np.int64]) -> Tensor:
-        """(classes,) 1 for labels that occur at these points."""
-        mask = torch.zeros(self.classes, device=self.images.device)
-        mask[self.labels[torch.as_tensor(points, device=mask.device)]] = 1.0
-        return mask
+    def batches(self, options: LocalTraining, order: Order) -> Iterator[tuple[Tensor, Tensor]]:
+        """The images and labels of one client, step by step."""
+        table, sizes = order.schedule(options)
+        draw = order.draw("augment")
+        places = torch.as_tensor(table, device=self.images.device)
+        for row, size in zip(places, sizes.tolist(), strict=True):
+            images = self.images.index_select(0, row[:size])
+            if options.augment == "crop-flip":
+                images = augmented(images, draw)
+            yield images, self.labels[row[:size]]
+
+    def label_masks(self, options: LocalTraining, orders: Sequence[Order]) -> Tensor | None:
+        """(clients, classes) 1 for labels that a client has, if it masks the others."""
+        if not options.mask_absent_labels:
+            return None
+        masks = torch.zeros(len(orders), self.classes, device=self.images.device)
+        for mask, order in zip(masks, orders, strict=True):
+            mask[self.labels[torch.as_tensor(order.points, device=mask.device)]] = 1.0
+        return masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +110,24 @@ class Order:
         """The client's draws in this round."""
         return generator(self.seed, purpose, round=self.round, client=self.client)
 
+    def schedule(self, options: LocalTraining) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The batches of this round: (steps, widest batch) points and (steps,) sizes.
+
+        No point is dropped in any epoch; a row shorter than the widest is padded with the first
+        point.
+        """
+        points, count = self.points, len(self.points)
+        batch = min(options.batch or count, count)
+        rows = -(-count // batch)
+        # With one batch of everything there is nothing to draw.
+        draw = self.draw("batches") if options.shuffle and rows > 1 else None
+        table = np.full((options.epochs, rows * batch), points[0], np.int64)
+        for epoch in table:
+            epoch[:count] = points if draw is None else draw.permutation(points)
+        sizes = np.full(rows, batch)
+        sizes[-1] = count - (rows - 1) * batch
+        return table.reshape(-1, batch), np.tile(sizes, options.epochs)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -107,82 +139,54 @@ class Trained:
 
     def part(self, rows: slice) -> Trained:
         """Some of the rows."""
-        return Trained(self.updates[rows], self.steps[rows], self.losses[rows])
+        return Trained(updates=self.updates[rows], steps=self.steps[rows], losses=self.losses[rows])
 
 
-def schedule(options: LocalTraining, order: Order) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The batches of one client in one round: (steps, widest batch) points and (steps,) sizes.
+class Descent:
+    """The (clients, d) weights of clients in training, and what a step adds to their gradients.
 
-    No point is dropped in any epoch; a row shorter than the widest is padded with the first point.
+    arrange   brings (clients, d) vectors into the order of the engine's weights
+    memory    where to train; by default in new memory
     """
-    points, count = order.points, len(order.points)
-    batch = min(options.batch or count, count)
-    rows = -(-count // batch)
-    # With one batch of everything there is nothing to draw.
-    draw = order.draw("batches") if options.shuffle and rows > 1 else None
-    table = np.full((options.epochs, rows * batch), points[0], np.int64)
-    for epoch in table:
-        epoch[:count] = points if draw is None else draw.permutation(points)
-    sizes = np.full(rows, batch)
-    sizes[-1] = count - (rows - 1) * batch
-    return table.reshape(-1, batch), np.tile(sizes, options.epochs)
-
-
-def descend(
-    options: LocalTraining,
-    weights: Tensor,
-    gradient: Tensor,
-    velocity: Tensor | None,
-    pull: tuple[float | Tensor, Tensor] | None,
-    correction: Tensor | None,
-) -> None:
-    """One SGD step in place, for (d,) and for stacked (clients, d) alike."""
-    if options.weight_decay:
-        gradient.add_(weights, alpha=options.weight_decay)
-    if pull is not None:
-        gradient.add_((weights - pull[1]) * pull[0])
-    if correction is not None:
-        gradient.add_(correction)
-    if velocity is not None:
-        velocity.mul_(options.momentum).add_(gradient)
-        gradient = velocity
-    weights.add_(gradient, alpha=-options.rate)
-
-
-class LocalRun:
-    """The training of one client, for engines that train clients one by one."""
 
     def __init__(
         self,
-        data: TrainingData,
         options: LocalTraining,
-        order: Order,
-        weights: Tensor | None = None,
+        orders: Sequence[Order],
+        arrange: Callable[[Tensor], Tensor] = lambda flat: flat,
+        memory: Tensor | None = None,
     ) -> None:
-        """`weights` is memory to train in; by default a new copy of the order's model."""
-        self.data, self.options, self.order = data, options, order
-        self.weights = order.start.clone() if weights is None else weights.copy_(order.start)
-        self.velocity = torch.zeros_like(order.start) if options.momentum else None
-        self.mask = data.label_mask(order.points) if options.mask_absent_labels else None
-        self.pull = (order.proximal, order.start) if order.proximal else None
-        table, sizes = schedule(options, order)
-        self.points, self.sizes = torch.as_tensor(table, device=data.images.device), sizes.tolist()
+        start = orders[0].start
+        shared = all(order.start is start for order in orders)
+        starts = start[None] if shared else torch.stack([order.start for order in orders])
+        self.options = options
+        self.starts = arrange(starts).expand(len(orders), -1)
+        self.weights = self.starts.clone() if memory is None else memory.copy_(self.starts)
+        self.velocity = torch.zeros_like(self.weights) if options.momentum else None
+        self.proximal = self.corrections = None
+        if any(order.proximal for order in orders):
+            self.proximal = start.new_tensor([[order.proximal] for order in orders])
+        if any(order.correction is not None for order in orders):
+            zero = torch.zeros_like(start)
+            given = [zero if order.correction is None else order.correction for order in orders]
+            self.corrections = arrange(torch.stack(given))
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels, step by step."""
-        draw = self.order.draw("augment")
-        for row, size in zip(self.points, self.sizes, strict=True):
-            points = row[:size]
-            images = self.data.images.index_select(0, points)
-            if self.options.augment == "crop-flip":
-                images = augmented(images, draw)
-            yield images, self.data.labels[points]
+    def step(self, gradient: Tensor, pick: slice = slice(None)) -> None:
+        """One SGD step of the clients in `pick`; overwrites `gradient`."""
+        options, weights = self.options, self.weights[pick]
+        if options.weight_decay:
+            gradient.add_(weights, alpha=options.weight_decay)
+        if self.proximal is not None:
+            gradient.add_((weights - self.starts[pick]) * self.proximal[pick])
+        if self.corrections is not None:
+            gradient.add_(self.corrections[pick])
+        if self.velocity is not None:
+            gradient = self.velocity[pick].mul_(options.momentum).add_(gradient)
+        weights.add_(gradient, alpha=-options.rate)
 
-    def descend(self, gradient: Tensor) -> None:
-        """One step; overwrites `gradient`."""
-        descend(
-            self.options, self.weights, gradient, self.velocity, self.pull, self.order.correction
-        )
+    def update(self) -> Tensor:
+        """start - end, in the place of the weights."""
+        return torch.sub(self.starts, self.weights, out=self.weights)
 
 
 def augmented(images: Tensor, draw: np.random.Generator) -> Tensor:

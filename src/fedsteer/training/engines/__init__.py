@@ -11,20 +11,9 @@ same time. Their results agree up to rounding, and tests compare each with `sequ
                  layer's weights in a step
     captured     GPU: any network; autograd's step as a CUDA graph, clients on several streams
 
-The choice for run.engine = "auto" is static. It follows from the network, the options of local
-training, the device and the precision:
-
-    dense network                                        batched
-    other network of known layers on a GPU               batched, unless it normalises (the residual
-                                                         ones) in float32: cuDNN is faster then
-    any other network on a GPU                           captured
-    plain convolutions on a CPU                          threaded
-    anything else, or if the choice cannot do it         sequential
-
-`Engine.supports` says what an engine cannot do. An engine refuses every option of local training
-that it does not list, so a new optimiser is never trained as plain SGD by mistake.
-
-The choice is written to the manifest and kept when a run is resumed, so numbers are reproducible.
+run.engine = "auto" chooses by network, options of local training, device and precision, never by
+measuring (`choose_engine`). The choice is written to the manifest and kept when a run is resumed,
+so numbers are reproducible. `Engine.supports` says what an engine cannot do.
 """
 
 from fedsteer.errors import ConfigurationError, unknown
@@ -41,17 +30,16 @@ ENGINES: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (SequentialEngine, ThreadedEngine, BatchedEngine, CapturedEngine)
 }
-OLD_NAMES = {"stacked": "batched"}
-"""Names in older configurations and manifests."""
+OLD_NAMES = {"stacked": "batched"}  # in older configurations and manifests
 
 
 def choose_engine(network: Network, options: LocalTraining, device: str, exact: bool = True) -> str:
-    """The static rule above; `exact`: float32 products are wanted on a GPU."""
+    """The fastest engine that can do it, else sequential; `exact`: a GPU multiplies in float32."""
     layers, on_gpu = known_layers(network), device != "cpu"
     best: type[Engine] = CapturedEngine if on_gpu else ThreadedEngine
     if layers is not None:
-        fast_on_gpu = not (exact and mixes_samples(layers))
-        if is_dense(layers) or (on_gpu and fast_on_gpu):
+        cudnn_is_faster = exact and mixes_samples(layers)  # networks that normalise, in float32
+        if is_dense(layers) or (on_gpu and not cudnn_is_faster):
             best = BatchedEngine
     return best.name if best.supports(network, options, device) is None else SequentialEngine.name
 

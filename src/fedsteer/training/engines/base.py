@@ -37,7 +37,7 @@ class Engine(ABC):
     def supports(cls, network: Network, options: LocalTraining, device: str) -> str | None:
         """None if the engine can train this, else the reason why it cannot.
 
-        An engine would ignore options that `descend` does not know, so the base refuses those.
+        An engine would ignore options that `Descent` does not know, so the base refuses those.
         """
         unknown = options.beyond(SGD)
         return f"it does not know training.{unknown[0]}" if unknown else None

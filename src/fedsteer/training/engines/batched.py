@@ -21,14 +21,7 @@ from fedsteer.training.engines.dense import DenseTrainer, is_wide
 from fedsteer.training.engines.sequential import naming_by_reference
 from fedsteer.training.layers.formula import FormulaGradient
 from fedsteer.training.layers.known import known_layers
-from fedsteer.training.local import (
-    PLAIN_SGD,
-    LocalTraining,
-    Order,
-    augmented,
-    descend,
-    schedule,
-)
+from fedsteer.training.local import PLAIN_SGD, Descent, LocalTraining, Order, augmented
 from fedsteer.training.networks import Network
 
 MOST_NUMBERS = 400_000_000
@@ -82,59 +75,38 @@ class BatchedEngine(Engine):
 
     def train_together(self, orders: Sequence[Order], losses: Tensor) -> Tensor:
         """Updates of clients, the longest first; their losses are added to `losses`."""
-        options, data, start = self.options, self.data, orders[0].start
-        if all(order.start is start for order in orders):
-            starts = self.gradient.arrange(start[None]).expand(len(orders), -1)
-        else:
-            starts = self.gradient.arrange(torch.stack([order.start for order in orders]))
-        corrections = pull = masks = None
-        if any(order.correction is not None for order in orders):
-            zero = torch.zeros_like(start)
-            corrections = self.gradient.arrange(
-                torch.stack([zero if o.correction is None else o.correction for o in orders])
-            )
-        if any(order.proximal for order in orders):
-            pull = start.new_tensor([[order.proximal] for order in orders])
-        if options.mask_absent_labels:
-            masks = torch.stack([data.label_mask(order.points) for order in orders])
-        draws = []
-        if options.augment == "crop-flip":
-            draws = [order.draw("augment") for order in orders]
-        weights = starts.clone()
-        velocity = torch.zeros_like(weights) if options.momentum else None
+        options, data = self.options, self.data
+        descent = Descent(options, orders, self.gradient.arrange)
+        masks = data.label_masks(options, orders)
+        augments = options.augment == "crop-flip"
+        draws = [order.draw("augment") for order in orders] if augments else []
         plain = all(order.plain for order in orders) and not options.beyond(PLAIN_SGD)
         # In place is half the memory traffic of a gradient and a step.
-        rate_in_place = options.rate if plain and not weights.is_cuda else None
-        table, sizes = _stacked([schedule(options, order) for order in orders])
-        batches = torch.as_tensor(table, device=start.device)
+        in_place = plain and not descent.weights.is_cuda
+        table, sizes = _stacked([order.schedule(options) for order in orders])
+        batches = torch.as_tensor(table, device=data.images.device)
         for step, own_sizes in enumerate(sizes.T.tolist()):
             running = tuple(size for size in own_sizes if size)
-            for pick, shares in _groups(running, self.gradient.pads, start.device, start.dtype):
+            for pick, shares in _groups(
+                running, self.gradient.pads, descent.weights.device, descent.weights.dtype
+            ):
                 points = batches[pick, step, : shares.shape[1]]
                 images = data.images.index_select(0, points.flatten()).unflatten(0, points.shape)
-                if draws:
+                if augments:
                     for own, size, draw in zip(images, running[pick], draws[pick], strict=True):
                         own[:size] = augmented(own[:size], draw)
-                own = weights[pick]
                 gradient, loss = self.gradient(
-                    own, images, data.labels[points], shares, _rows(masks, pick), rate_in_place
+                    descent.weights[pick],
+                    images,
+                    data.labels[points],
+                    shares,
+                    None if masks is None else masks[pick],
+                    options.rate if in_place else None,
                 )
                 losses[pick] += loss
-                if rate_in_place is not None:
-                    continue
-                descend(
-                    options,
-                    own,
-                    gradient,
-                    _rows(velocity, pick),
-                    None if pull is None else (pull[pick], starts[pick]),
-                    _rows(corrections, pick),
-                )
-        return self.gradient.restore(torch.sub(starts, weights, out=weights))
-
-
-def _rows(values: Tensor | None, pick: slice) -> Tensor | None:
-    return None if values is None else values[pick]
+                if not in_place:
+                    descent.step(gradient, pick)
+        return self.gradient.restore(descent.update())
 
 
 def _stacked(schedules: Sequence[tuple[Integers, Integers]]) -> tuple[Integers, Integers]:

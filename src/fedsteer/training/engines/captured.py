@@ -12,7 +12,6 @@ a client starts and back when it ends.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from fedsteer.errors import TrainingFailed
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, Losses, longest_first
 from fedsteer.training.engines.sequential import naming_by_reference
-from fedsteer.training.local import LocalRun, LocalTraining, Order, schedule
+from fedsteer.training.local import Descent, LocalTraining, Order
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network, Parameter
 
@@ -48,7 +47,7 @@ class CapturedEngine(Engine):
         with naming_by_reference(self, orders), precision(self.exact, self.data.images):
             updates = self.no_updates(len(orders))
             losses = updates.new_zeros(len(orders))
-            sizes = [schedule(self.options, order)[1] for order in orders]
+            sizes = [order.schedule(self.options)[1] for order in orders]
             tasks = iter([(orders[i], updates[i], losses[i]) for i in longest_first(orders)])
             self.slots = self.slots or [Slot(self) for _ in range(SLOTS)]
             # Graphs are captured before anything runs: a capture must be alone on the device.
@@ -84,7 +83,7 @@ class Slot:
         self.views = {p.name: view.requires_grad_() for p, view in _views(network, self.low)}
         self.into = [view for _, view in _views(network, self.gradient)]
         self.loss = torch.zeros((), device=device)
-        self.mask = torch.ones(self.data.classes, device=device)
+        self.mask = torch.ones(1, self.data.classes, device=device)
         # The captured gradient for each batch size, and where its batch goes.
         self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
 
@@ -95,23 +94,23 @@ class Slot:
         is free takes the next one.
         """
         for order, update, loss in tasks:
-            # The order with its vectors permuted, on the memory of this slot.
-            correction = None if order.correction is None else order.correction[self.own]
-            own = replace(order, start=order.start[self.own], correction=correction)
-            run = LocalRun(self.data, self.options, own, self.weights)
+            memory = self.weights[None]
+            descent = Descent(self.options, [order], lambda flat: flat[:, self.own], memory)
+            mask = self.data.label_masks(self.options, [order])
             self.loss.zero_()
-            if run.mask is not None:
-                self.mask.copy_(run.mask)
-            for images, labels in run.batches():
+            if mask is not None:
+                self.mask.copy_(mask)
+            for images, labels in self.data.batches(self.options, order):
                 graph, its_images, its_labels = self.graphs[len(labels)]
                 its_images.copy_(images)
                 its_labels.copy_(labels)
                 graph.replay()
                 # What is added to a gradient is added in float32.
                 adds = not order.plain or self.options.weight_decay
-                run.descend(self.gradient.float() if adds else self.gradient)
+                gradient = self.gradient.float() if adds else self.gradient
+                descent.step(gradient[None])
                 yield True
-            torch.index_select(own.start.sub_(self.weights), 0, self.usual, out=update)
+            torch.index_select(descent.update()[0], 0, self.usual, out=update)
             loss.copy_(self.loss)
 
     def capture(self, size: int) -> None:

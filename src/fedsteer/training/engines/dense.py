@@ -1,14 +1,10 @@
 """Wide dense networks on a CPU: the first layer as a combination of each client's own points.
 
-**The idea.** In a network like 784-64-10 nearly all weights are in the first layer, and every SGD
-step of the usual kind reads and writes all of them. But plain SGD only ever moves the rows of the
-first matrix W within the span of the client's own points: the gradient of W for a batch is
-delta^T X_batch, where row i of delta is the gradient of the loss with respect to what the first
-layer puts out for point i, before its activation.
-
-Let X (n, inputs) be the client's points. For every point, add up what the steps so far gave back
-to it, in a table A (n, outputs): A_i is the sum of rate * delta_i over the steps that met point i.
-Then at any time
+In a network like 784-64-10 nearly all weights are in the first matrix W, and an SGD step of the
+usual kind reads and writes all of them. But plain SGD moves W only within the span of the client's
+points X (n, inputs). Let A (n, outputs) hold, for every point, the sum of rate * delta over the
+steps that met it; delta is the gradient of the loss with respect to what the first layer puts out,
+before its activation. Then at any time
 
     W = W_0 - A^T X        b = b_0 - A^T 1
 
@@ -23,17 +19,13 @@ So the large matrix is read twice a round and never in a step:
     after the steps     W_0 - W = A^T X        one long product, the update itself
 
 A step reads one number per point of the client (say 100) instead of one per pixel of an image
-(784). Its results are those of ordinary SGD, up to rounding.
+(784). Its results are those of ordinary SGD, up to rounding. G never changes, because the client's
+points do not, so it is kept from round to round for the clients seen last (`GramMatrices`).
 
-**G = X X^T + 1 never changes**, because the client's points do not. It is kept from round to round
-(`GramMatrices`), for the clients seen last.
-
-**Many clients at once.** All of the above is stacked: Z is (clients, n, outputs), and so on. If a
-client has fewer points than others, points of weight zero fill its rows. A batch of only such
-points changes nothing, so all clients take part in all steps.
-
-**Threads** share out whole clients or images in the two long products and nothing else, so results
-do not depend on how many threads there are.
+All of this is stacked over clients. If a client has fewer points than others, points of weight
+zero fill its rows. A batch of only such points changes nothing, so all clients take part in all
+steps. Threads share out whole clients or images in the two long products and nothing else, so
+results do not depend on how many there are.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,17 +39,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.training.engines.base import Losses, torch_threads
-from fedsteer.training.layers.activations import activate_, activation_gradient
+from fedsteer.training.layers import activate_, activation_gradient
 from fedsteer.training.layers.basic import Flat, Layer, Linear
 from fedsteer.training.layers.formula import through
 from fedsteer.training.layers.known import is_dense
-from fedsteer.training.local import (
-    PLAIN_SGD,
-    LocalTraining,
-    Order,
-    TrainingData,
-    schedule,
-)
+from fedsteer.training.local import PLAIN_SGD, LocalTraining, Order, TrainingData
 
 WIDE = 256
 """Fewest inputs of the first layer; below that, the number of calls counts more than the work."""
@@ -166,9 +152,7 @@ class DenseTrainer:
         if options.steps(most) > 1:
             gram = self.grams.stacked([order.points for order in orders], images)
         shares = _shares(tuple(counts.tolist()), batch, images.dtype)
-        masks = None
-        if options.mask_absent_labels:
-            masks = torch.stack([self.data.label_mask(order.points) for order in orders])
+        masks = self.data.label_masks(options, orders)
         above = Flat(weights=upper, rate=rate)
         losses = images.new_zeros(len(orders), dtype=torch.float64)
         for epoch, places in enumerate(self._epochs(orders, most)):
@@ -213,7 +197,7 @@ class DenseTrainer:
         places = np.tile(np.arange(most), (options.epochs, len(orders), 1))  # fillers stay behind
         for client, order in enumerate(orders):
             count = len(order.points)
-            table, _ = schedule(options, replace(order, points=np.arange(count)))
+            table, _ = replace(order, points=np.arange(count)).schedule(options)
             places[:, client, :count] = table.reshape(options.epochs, -1)[:, :count]
         yield from torch.from_numpy(places + most * np.arange(len(orders))[:, None])
 

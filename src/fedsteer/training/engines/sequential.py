@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsteer.errors import FedsteerError, TrainingFailed, first_line
 from fedsteer.gpu.precision import precision
 from fedsteer.training.engines.base import Engine, Losses, naming
-from fedsteer.training.local import LocalRun, LocalTraining, Order
+from fedsteer.training.local import Descent, LocalTraining, Order
 from fedsteer.training.loss import cross_entropy
 from fedsteer.training.networks import Network
 
@@ -43,15 +43,16 @@ class SequentialEngine(Engine):
         return updates, losses
 
     def _train_one(self, order: Order) -> tuple[Tensor, float]:
-        run = LocalRun(self.data, self.options, order)
+        descent = Descent(self.options, [order])
+        mask = self.data.label_masks(self.options, [order])
         total = 0.0
-        for images, labels in run.batches():
-            leaf = run.weights.detach().requires_grad_()
-            loss = cross_entropy(self.network.logits(leaf, images), labels, run.mask)
+        for images, labels in self.data.batches(self.options, order):
+            leaf = descent.weights.detach().requires_grad_()
+            loss = cross_entropy(self.network.logits(leaf[0], images), labels, mask)
             (gradient,) = torch.autograd.grad(loss, leaf)
             total += float(loss.detach())
-            run.descend(gradient)
-        return order.start - run.weights, total
+            descent.step(gradient)
+        return descent.update()[0], total
 
 
 @contextmanager

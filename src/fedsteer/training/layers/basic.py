@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedsteer.training.layers.activations import activate_, activation_gradient
-from fedsteer.training.layers.convolution import Window, operations
+from fedsteer.training.layers import activate_, activation_gradient, operations
+from fedsteer.training.layers.convolution import Window
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Convolution:
     def forward(
         self, flat: Flat, inputs: Tensor, beside: Tensor | None = None
     ) -> tuple[Tensor, Any]:
-        values, which = operations(inputs).convolve(
+        values, which = operations(inputs, "convolution").convolve(
             inputs,
             self.filters(flat.weights if flat.short is None else flat.short),
             self.window,
@@ -136,16 +136,18 @@ class Convolution:
         sides = (inputs.shape[2], inputs.shape[3])
         if which is not None:
             whole = self.window.over(sides[0]), self.window.over(sides[1])
-            back = operations(back).spread(back, which, whole)
+            back = operations(back, "convolution").spread(back, which, whole)
         further = back
         if not first:
             filters = self.filters(flat.weights if flat.short is None else flat.short)
-            further = operations(back).input_gradient(
+            further = operations(back, "convolution").input_gradient(
                 back, filters, self.window, sides, flat.exact, beside
             )
         into = self.filters(flat.into)
         found = torch.empty_like(into) if flat.gradient is None else into
-        operations(inputs).filter_gradient(inputs, back, self.window, found, flat.exact)
+        operations(inputs, "convolution").filter_gradient(
+            inputs, back, self.window, found, flat.exact
+        )
         if flat.gradient is None:
             flat.take(into, found)
         return further

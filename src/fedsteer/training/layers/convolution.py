@@ -1,35 +1,27 @@
 """Convolutions of many clients at once: every client has its own filters.
 
-Libraries see this as one grouped convolution, which they compute slowly. On a GPU, a client's
-convolution is a matrix product whose left side is gathered on the fly (implicit GEMM), one Triton
-program per tile of output pixels, all clients in one launch. Images are (client, sample, row,
-column, channel), filters (client, row, column, channel in, channel out).
-
     forward    y  = gather(x) w + b
     to input   dx = gather(dy) w^T
     to filter  dw = gather(x)^T dy      summed over samples and pixels
 
-If 2 x 2 pooling follows, y is kept in pooled size beside which of the four pixels was largest (the
-first, if several are: blank background makes many), and dy is spread by that. Activations grow
+Images are (client, sample, row, column, channel), filters (client, row, column, channel in, channel
+out). If 2 x 2 pooling follows, y is kept in pooled size beside which of the four pixels was largest
+(the first, if several are: blank background makes many), and dy is spread by that. Activations grow
 with their argument, so they follow the pooling, with a quarter of the work.
 
 The functions here are torch's own, client after client; the threaded engine gives them one client
-at a time. `convolution_kernels` has the same four by Triton, and `operations` picks.
+at a time. `convolution_kernels` has the same four by Triton.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedsteer.gpu import kernels_beside
-from fedsteer.training.layers.activations import activate_
+from fedsteer.training.layers import activate_
 
-KERNELS = "fedsteer.training.layers.convolution_kernels"
 aten = torch.ops.aten
 
 
@@ -44,11 +36,6 @@ class Window:
     def over(self, side: int) -> int:
         """How many places there are along a side."""
         return (side + 2 * self.padding - self.size) // self.stride + 1
-
-
-def operations(images: Tensor) -> Any:
-    """The module with the functions for these images: the Triton kernels, or this one."""
-    return kernels_beside(images, KERNELS) or sys.modules[__name__]
 
 
 def channels_last(images: Tensor) -> Tensor:

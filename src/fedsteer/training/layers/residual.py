@@ -7,20 +7,17 @@ Batch normalisation and its ReLU, every client by its own batch:
     dx   = gamma / sqrt(variance + eps) (g - dbeta / n - xhat dgamma / n)
 
 x is (client, sample, row, column, channel); mean, variance and sums run over the n pixels of a
-client's batch. On a GPU there are two Triton kernels each way (`normalisation_kernels`).
+client's batch. On a GPU there are two Triton kernels each way (`residual_kernels`).
 """
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedsteer.gpu import kernels_beside
+from fedsteer.training.layers import operations
 from fedsteer.training.layers.basic import Convolution, Flat
-
-KERNELS = "fedsteer.training.layers.normalisation_kernels"
 
 
 @dataclass(frozen=True)
@@ -31,11 +28,6 @@ class Normal:
     beta: Tensor
     eps: float
     relu: bool
-
-
-def operations(images: Tensor) -> Any:
-    """The module with the functions for these images: the Triton kernels, or this one."""
-    return kernels_beside(images, KERNELS) or sys.modules[__name__]
 
 
 def normalise(images: Tensor, how: Normal) -> tuple[Tensor, Tensor]:
@@ -86,26 +78,27 @@ class Norm:
     relu: bool = False
 
     def forward(self, flat: Flat, inputs: Tensor) -> tuple[Tensor, Any]:
-        outputs, moments = operations(inputs).normalise(inputs, self._how(flat))
+        outputs, moments = operations(inputs, "residual").normalise(inputs, self._how(flat))
         return outputs, (inputs, moments)
 
     def backward(
         self, flat: Flat, seen: Any, back: Tensor, first: bool, beside: Tensor | None = None
     ) -> Tensor:
         inputs, moments = seen
-        found, factor, offset = operations(inputs).normalise_back(
+        found, factor, offset = operations(inputs, "residual").normalise_back(
             inputs, moments, self._how(flat), back, beside
         )
-        flat.take(self._view(flat.into, self.weight), factor)
-        flat.take(self._view(flat.into, self.bias), offset)
+        gamma, beta = self._views(flat.into)
+        flat.take(gamma, factor)
+        flat.take(beta, offset)
         return found
 
     def _how(self, flat: Flat) -> Normal:
-        gamma, beta = (self._view(flat.weights, start) for start in (self.weight, self.bias))
-        return Normal(gamma, beta, self.eps, self.relu)
+        gamma, beta = self._views(flat.weights)
+        return Normal(gamma=gamma, beta=beta, eps=self.eps, relu=self.relu)
 
-    def _view(self, flat: Tensor, start: int) -> Tensor:
-        return flat[:, start : start + self.channels]
+    def _views(self, flat: Tensor) -> list[Tensor]:
+        return [flat[:, start : start + self.channels] for start in (self.weight, self.bias)]
 
 
 @dataclass(frozen=True)
