@@ -1,4 +1,4 @@
-# One command per duty; the continuous integration runs the same ones. `make` alone lists them.
+# One command per task; continuous integration runs the same ones. `make` alone lists them.
 
 PYTHON ?= python3
 JOBS ?= 2
@@ -14,7 +14,7 @@ EXTRAS := sim,flower,tracking,dev
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## make .venv with everything below in it (PYTHON=python3.12 picks another Python)
+install: $(STAMP) ## make .venv with all extras but ray (PYTHON=python3.12 picks another Python)
 
 # Runs again only when one of these two files has changed.
 $(STAMP): pyproject.toml constraints.txt
@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: install ## compare all rules on the embedded data: table here, report page in runs/
 	$(BIN)/fedsteer compare
 
-test: lint types tests ## all that must pass: lint, types, tests
+test: lint types tests ## everything that must pass: lint, types, tests
 
 lint: install ## style and formatting
 	$(BIN)/ruff check .
@@ -48,20 +48,20 @@ test-slow: install ## the tests that take minutes
 test-engine: install ## Flower's real engine: SuperLink and SuperNodes as processes on loopback
 	$(BIN)/pytest -m engine
 
-chaos: install ## faults as real federations have them, on a grid in one process and on Flower's engine
+chaos: install ## the faults of real federations, on a grid in one process and on Flower's engine
 	$(BIN)/pytest -m chaos
 
-test-ray: install ## runs on a Ray cluster of this machine; installs ray first
+test-ray: install ## tests of runs on a Ray cluster of this machine; installs ray first
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[ray]'
 	$(BIN)/pytest tests/simulate/test_ray.py
 
 bench: install ## time and memory of a server step against bare matrix products
 	$(BIN)/python benchmarks/server_step.py
 
-results: install ## every table and picture under results/, and the README's, from committed records
+results: install ## remake the tables and pictures of results/ and the README from committed records
 	$(BIN)/python results/regenerate.py
 
-bench-peers: install ## the same rounds on pfl, Flower, FedJAX, a plain loop and here; first sets them up
+bench-peers: install ## the same rounds here, on pfl, Flower, FedJAX and a plain loop; sets them up
 	$(BIN)/python benchmarks/peers/run.py
 
 format: install ## rewrite the sources in the house style
