@@ -91,6 +91,8 @@ def test_sample_keeps_the_records() -> None:
     ("intervals", "options", "error"),
     [
         ([[(0, 1)]], {"round_seconds": 0}, ConfigurationError),
+        ([[(0, 1)]], {"round_seconds": 1e-7}, ConfigurationError),
+        ([[(0, 1)]], {"round_seconds": 1e13}, ConfigurationError),
         ([[(0, 1)]], {"stay_seconds": -1}, ConfigurationError),
         ([[(0, 1)]], {"lengths": 0.0}, ConfigurationError),
         ([[(0, 1)]], {"lengths": np.ones(2)}, ConfigurationError),
@@ -99,6 +101,7 @@ def test_sample_keeps_the_records() -> None:
         ([[(2, 1)]], {}, DataError),
         ([[(-1, 1)]], {}, DataError),
         ([[(0, np.inf)]], {}, DataError),
+        ([[(0, 1e13)]], {}, DataError),
         ([[(0, 3), (2, 4)]], {}, DataError),
         ([[(0, 1, 2)]], {}, DataError),
         ([[]], {}, DataError),
