@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -31,16 +32,12 @@ class Partition:
     """
 
     indices: tuple[Indices, ...]
+    labels: Indices  # of all training points
     group: Indices
     group_names: tuple[str, ...]
     label_groups: dict[str, list[int]] = field(default_factory=dict)  # reported apart, if any
-    later: Partition | None = None  # see `PartitionOptions.changes_after`
-
-    def __post_init__(self) -> None:
-        if self.sizes.min() == 0:
-            raise ConfigurationError(f"client {self.sizes.argmin()} would hold no points")
-        if self.group.max() >= len(self.group_names):
-            raise ConfigurationError("a client belongs to a group without a name")
+    since: int = 0  # the training round from which on clients hold these points
+    later: Partition | None = None  # what they hold after that, if it changes
 
     @property
     def clients(self) -> int:
@@ -50,6 +47,18 @@ class Partition:
     def sizes(self) -> Indices:
         """The number of points of each client."""
         return np.fromiter(map(len, self.indices), np.int64, len(self.indices))
+
+    @cached_property
+    def holds(self) -> Indices:
+        """How many points of each class each client holds, as (clients, classes)."""
+        classes = int(self.labels.max()) + 1
+        owners = np.repeat(np.arange(self.clients), self.sizes)
+        cells = owners * classes + self.labels[np.concatenate(self.indices)]
+        return np.bincount(cells, minlength=self.clients * classes).reshape(-1, classes)
+
+    def at(self, round: int) -> Partition:
+        """What clients hold in a training round; in round 0, the warm-up, what they begin with."""
+        return self if self.later is None or round < self.later.since else self.later
 
 
 @dataclass(frozen=True)
@@ -70,10 +79,8 @@ class PartitionOptions(ABC):
 
         Clients share no points unless `replace` is set; each client's own points are distinct.
         """
-        if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-            raise ConfigurationError("labels must be a non-empty one-dimensional array of integers")
-        if labels.min() < 0:
-            raise ConfigurationError(f"labels must not be negative, got {labels.min()}")
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+            raise ConfigurationError("labels must be whole numbers from 0, one per point")
         if seed < 0:
             raise ConfigurationError(f"seed must not be negative, got {seed}")
         rng = draws.generator(seed, f"partition {self.kind.replace('-', ' ')}")
@@ -82,11 +89,6 @@ class PartitionOptions(ABC):
     @abstractmethod
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
         """What `divide` returns; all draws come from `rng`."""
-
-    @property
-    def changes_after(self) -> int | None:
-        """Training rounds after which clients hold `Partition.later`; None: never."""
-        return None
 
     def points_to_share(self, available: int) -> int:
         """`points`, which must be set if clients share points, of those available."""
@@ -108,17 +110,10 @@ class PartitionOptions(ABC):
             )
 
 
-def partition_of(indices: Sequence[Indices]) -> Partition:
+def partition_of(indices: Sequence[Indices], labels: Indices) -> Partition:
     """A partition from the points of each client; all clients are of one group."""
-    return Partition(tuple(indices), np.zeros(len(indices), dtype=np.int64), ("everybody",))
-
-
-def who_holds_what(partition: Partition, labels: Indices) -> Indices:
-    """How many points of each class each client holds, as (clients, classes)."""
-    classes = int(labels.max()) + 1
-    owners = np.repeat(np.arange(partition.clients), partition.sizes)
-    cells = owners * classes + labels[np.concatenate(partition.indices)]
-    return np.bincount(cells, minlength=partition.clients * classes).reshape(-1, classes)
+    group = np.zeros(len(indices), dtype=np.int64)
+    return Partition(indices=tuple(indices), labels=labels, group=group, group_names=("everybody",))
 
 
 def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Generator) -> Indices:
@@ -140,6 +135,6 @@ def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Gene
 
 
 def draw_distinct(pools: Iterable[Indices], quota: Indices, rng: np.random.Generator) -> Indices:
-    """So many distinct points of each pool; the pools stay as they are."""
+    """As many distinct points of each pool as `quota` says; the pools stay as they are."""
     wanted = [(pool, count) for pool, count in zip(pools, quota, strict=True) if count]
     return np.concatenate([rng.choice(*each, replace=False, shuffle=False) for each in wanted])

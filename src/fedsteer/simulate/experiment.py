@@ -95,7 +95,8 @@ class Experiment:
             raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
-        if (after := self.partition.changes_after) is not None and after >= self.run.rounds:
+        after = getattr(self.partition, "swap_after", None)
+        if after is not None and after >= self.run.rounds:
             raise ConfigurationError(
                 f"partition.swap_after = {after} comes after the last round: run.rounds = "
                 f"{self.run.rounds}"

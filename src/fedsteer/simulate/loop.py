@@ -194,7 +194,7 @@ class Simulation:
 
         trained   the training round, 0 in a warm-up
         """
-        points = self.world.held(trained).partition.indices
+        points = self.world.partition.at(trained).indices
         control = asked.shared.get("control")
         proximal = float(asked.shared.get("proximal", 0.0))
         orders = []
@@ -251,7 +251,7 @@ class Simulation:
         return self.optimiser.averaged(self.moments)
 
     def _evaluation(self) -> dict[str, Any]:
-        world, held = self.world, self.world.held(self.trained)
+        world, held = self.world, self.world.partition.at(self.trained)
         test = world.test_images, world.test_labels
         found = evaluate(world.network, self.model, *test, world.dataset.classes)
         row: dict[str, Any] = {}
@@ -267,6 +267,6 @@ class Simulation:
             "accuracy": found.accuracy,
             "loss": found.loss,
             "class_accuracy": found.class_accuracy.tolist(),
-            "group_accuracy": found.group_accuracy(held.partition.label_groups),
+            "group_accuracy": found.group_accuracy(held.label_groups),
             "client_accuracy": found.client_accuracy(held.holds.astype(np.float64)),
         }

@@ -149,7 +149,7 @@ def _client_record(world: World) -> dict[str, Any]:
         "sizes": world.sizes,
         "data_group": groups,
         "probabilities": world.participation.probabilities,
-        "holds": world.holds,
+        "holds": world.partition.holds,
     }
 
 
