@@ -24,7 +24,7 @@ def test_published_files(name: str) -> None:
     report = check(name)
     if report.state == "missing":
         pytest.skip(report.problem)
-    assert report.ok, report.problem
+    assert report.state == "ok", report.problem
     train, test = EXPECTED[name]
     assert report.dataset is not None
     if train is not None:
@@ -34,7 +34,7 @@ def test_published_files(name: str) -> None:
 
 @pytest.mark.skipif("FEDSTEER_DATA" not in os.environ, reason="FEDSTEER_DATA is not set")
 def test_the_papers_partition_of_emnist() -> None:
-    if not check("emnist-bymerge").ok:
+    if check("emnist-bymerge").state != "ok":
         pytest.skip("emnist-bymerge is not here")
     dataset = load("emnist-bymerge")
     partition = LabelGroups(gamma=0.9, points=100).divide(dataset.train_labels, 0)
