@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation import PROCESSES, Trace, read_trace
+from fedsteer.participation import PROCESSES, read_trace
+from fedsteer.participation.trace import Trace
 
 HOUR = 3600.0
 

@@ -370,10 +370,10 @@ def test_an_averaged_model_is_evaluated_beside_the_last_one() -> None:
     assert torch.equal(alone.model, both.model)
     averaged = both.averaged
     assert averaged is not None and not torch.equal(averaged, both.model)
-    world, last = both.world, rows[1][-1].evaluation
+    world, last = both.world, rows[1][-1].row
     found = evaluate(
         world.network, averaged, world.test_images, world.test_labels, world.dataset.classes
     )
     assert (last["average_accuracy"], last["average_loss"]) == (found.accuracy, found.loss)
-    assert last["accuracy"] == rows[0][-1].evaluation["accuracy"]
-    assert alone.averaged is None and "average_accuracy" not in rows[0][-1].evaluation
+    assert last["accuracy"] == rows[0][-1].row["accuracy"]
+    assert alone.averaged is None and "average_accuracy" not in rows[0][-1].row

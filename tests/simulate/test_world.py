@@ -12,7 +12,8 @@ import torch
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.options import option
-from fedsteer.participation import PROCESSES, Bernoulli, ParticipationOptions
+from fedsteer.participation import PROCESSES, ParticipationOptions
+from fedsteer.participation.bernoulli import Bernoulli
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, settings_toml
 from fedsteer.simulate.world import World, build_world

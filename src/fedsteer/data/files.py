@@ -69,12 +69,6 @@ class File:
             )
         return content
 
-    def sha256(self, content: bytes) -> str:
-        """Of the content; `read` has computed it already if it is the published checksum."""
-        algorithm, _, published = self.checksum.partition(":")
-        known = algorithm == "sha256" and not self.of_packed
-        return published if known else hashlib.sha256(content).hexdigest()
-
 
 def idx_parts(contents: Sequence[bytes]) -> Parts:
     """Four IDX files: training images and labels, test images and labels."""

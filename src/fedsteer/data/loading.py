@@ -1,5 +1,6 @@
 """From a name to a `Dataset`: find or download its files, verify and read them."""
 
+import hashlib
 import os
 import tarfile
 import zipfile
@@ -119,7 +120,7 @@ def _read(paths: list[Path], source: Source) -> Dataset:
         *source.reader(contents),
         classes=source.classes,
         checksums={
-            file.name: file.sha256(content)
+            file.name: hashlib.sha256(content).hexdigest()
             for file, content in zip(source.files, contents, strict=True)
         },
     )

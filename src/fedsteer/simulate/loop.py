@@ -5,7 +5,7 @@ number: a rule with a warm-up meets the same training rounds as a rule without o
 itself takes place in rounds T+1, T+2, ... of the participation process.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsteer.errors import ConfigurationError, Diverged
@@ -44,27 +43,21 @@ class RoundResult:
     """What happened in one round. Rows are made on demand; nothing here is of size d."""
 
     diagnostics: Diagnostics
-    losses: NDArray[np.float64]  # (m,) of local training, of all clients asked
-    steps: NDArray[np.int64]
-    asked: tuple[ClientId, ...]
-    collected: Collection[ClientId]
-    counts: dict[str, Any]  # further columns of rounds.jsonl
+    columns: dict[str, Any]  # more of rounds.jsonl
+    extras: dict[ClientId, dict[str, Any]]  # more of clients.jsonl, of all clients asked
+    collected: set[ClientId]
     timing: dict[str, Any]  # the row of timing.jsonl
-    evaluation: dict[str, Any] = field(default_factory=dict)
 
     @cached_property
     def row(self) -> dict[str, Any]:
         """The row of rounds.jsonl."""
-        loss = float(self.losses.mean()) if len(self.losses) else None
-        made = round_row(self.diagnostics.number, self.diagnostics, **self.counts, train_loss=loss)
-        return made | self.evaluation
+        return round_row(self.diagnostics.number, self.diagnostics, **self.columns)
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
         """The rows of clients.jsonl."""
-        trained = zip(self.asked, self.losses.tolist(), self.steps.tolist(), strict=True)
-        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in trained}
-        return client_rows(self.diagnostics.number, self.diagnostics, set(self.collected), extras)
+        found = self.diagnostics
+        return client_rows(found.number, found, self.collected, self.extras)
 
 
 @dataclass
@@ -158,15 +151,14 @@ class Simulation:
         timing = {"round": self.number, "time": utc_now(), "seconds": clock[-1] - clock[0]}
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
+        own = zip(requests.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
+        loss = float(trained.losses.mean()) if len(trained.losses) else None
         return RoundResult(
             diagnostics=step.diagnostics,
-            losses=trained.losses,
-            steps=trained.steps,
-            asked=requests.everyone,
-            collected=requests.collect,
-            counts=self._count(requests, training),
+            columns=self._count(requests, training) | {"train_loss": loss} | evaluation,
+            extras={client: {"loss": loss, "steps": steps} for client, loss, steps in own},
+            collected=set(requests.collect),
             timing=timing,
-            evaluation=evaluation,
         )
 
     def result(self) -> dict[str, Any]:
@@ -252,16 +244,16 @@ class Simulation:
 
     def _evaluation(self) -> dict[str, Any]:
         world, held = self.world, self.world.partition.at(self.trained)
-        test = world.test_images, world.test_labels
-        found = evaluate(world.network, self.model, *test, world.dataset.classes)
+        test, classes = (world.test_images, world.test_labels), world.dataset.classes
+        found = evaluate(world.network, self.model, *test, classes)
         row: dict[str, Any] = {}
         models = {"": self.model} | ({} if self.averaged is None else {"average_": self.averaged})
         if world.held_out is not None:
             for prefix, model in models.items():
-                aside = evaluate(world.network, model, *world.held_out, world.dataset.classes)
+                aside = evaluate(world.network, model, *world.held_out, classes)
                 row[f"{prefix}held_out_accuracy"] = aside.accuracy
         if self.averaged is not None:
-            average = evaluate(world.network, self.averaged, *test, world.dataset.classes)
+            average = evaluate(world.network, self.averaged, *test, classes)
             row |= {"average_accuracy": average.accuracy, "average_loss": average.loss}
         return row | {
             "accuracy": found.accuracy,
