@@ -127,7 +127,6 @@ def _number(value: float) -> str:
 
 
 def default_of(entry: Field[Any]) -> Any:
-    """The default value of a field."""
     if entry.default is not MISSING:
         return entry.default
     return None if entry.default_factory is MISSING else entry.default_factory()

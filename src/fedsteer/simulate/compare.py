@@ -37,11 +37,11 @@ def compare_cells(
     if executor == "ray":
         run_on_ray(cells, jobs, report)
     else:
-        _run_here(cells, jobs, resume, report)
+        _run_here(cells, jobs, report)
     return [Run(cell.folder) for cell in cells]
 
 
-def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, report: Report) -> None:
+def _run_here(cells: Sequence[Cell], jobs: int, report: Report) -> None:
     experiment = cells[0].experiment
     jobs = jobs or default_jobs(experiment)
     parts = [[cell] for cell in cells]
@@ -51,10 +51,10 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, report: Report) ->
         parts = shares(cells, jobs)
     jobs = min(jobs, len(parts))
     if jobs > 1:
-        run_in_processes(parts, jobs, resume, report)
+        run_in_processes(parts, jobs, report)
         return
     for part in parts:
-        run_in_lockstep(part, resume, report)
+        run_in_lockstep(part, report)
 
 
 def default_jobs(experiment: Experiment) -> int:

@@ -117,7 +117,6 @@ class Experiment:
             raise ConfigurationError(f"run.watch names {absent[0]}; clients are 0 to {last}")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
         table = asdict(self)
         for name in KINDS:
             table[name] = {"kind": getattr(self, name).kind} | table[name]
@@ -171,7 +170,6 @@ def rule_option(value: Any) -> Any:
 
 
 def kinds_that_know(kinds: Kinds, key: str) -> list[str]:
-    """The kinds that have this setting."""
     return [kind for kind, options in kinds.items() if key in {e.name for e in fields(options)}]
 
 

@@ -40,7 +40,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What happened in one round. Rows are made on demand; nothing here is of size d."""
+    """What happened in one round; nothing here is of size d.
+
+    The row of rounds.jsonl and the rows of clients.jsonl are made on demand.
+    """
 
     diagnostics: Diagnostics
     columns: dict[str, Any]  # more of rounds.jsonl
@@ -50,12 +53,10 @@ class RoundResult:
 
     @cached_property
     def row(self) -> dict[str, Any]:
-        """The row of rounds.jsonl."""
         return round_row(self.diagnostics.number, self.diagnostics, **self.columns)
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:
-        """The rows of clients.jsonl."""
         found = self.diagnostics
         return client_rows(found.number, found, self.collected, self.extras)
 
@@ -244,8 +245,8 @@ class Simulation:
 
     def _evaluation(self) -> dict[str, Any]:
         world, held = self.world, self.world.partition.at(self.trained)
-        test, classes = (world.test_images, world.test_labels), world.dataset.classes
-        found = evaluate(world.network, self.model, *test, classes)
+        points, classes = (world.test_images, world.test_labels), world.dataset.classes
+        found = evaluate(world.network, self.model, *points, classes)
         row: dict[str, Any] = {}
         models = {"": self.model} | ({} if self.averaged is None else {"average_": self.averaged})
         if world.held_out is not None:
@@ -253,7 +254,7 @@ class Simulation:
                 aside = evaluate(world.network, model, *world.held_out, classes)
                 row[f"{prefix}held_out_accuracy"] = aside.accuracy
         if self.averaged is not None:
-            average = evaluate(world.network, self.averaged, *test, classes)
+            average = evaluate(world.network, self.averaged, *points, classes)
             row |= {"average_accuracy": average.accuracy, "average_loss": average.loss}
         return row | {
             "accuracy": found.accuracy,

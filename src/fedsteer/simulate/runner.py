@@ -80,7 +80,6 @@ class OpenRun:
         self.records.save(*self.simulation.pack())
 
     def finish(self) -> None:
-        """All rounds are done."""
         simulation, folder = self.simulation, self.cell.folder
         # Only the model: the state of rules that keep an update of every client is large.
         models = {"model": simulation.model.cpu().numpy()}

@@ -26,15 +26,11 @@ ROOM = 0.8
 
 
 def run_in_lockstep(
-    cells: Sequence[Cell],
-    resume: bool,
-    report: Report,
-    jobs: int = 1,
-    stop: Callable[[], bool] | None = None,
+    cells: Sequence[Cell], report: Report, jobs: int = 1, stop: Callable[[], bool] | None = None
 ) -> None:
-    """All cells; `Interrupted` after a clean stop. `jobs` processes share the memory.
+    """All cells, resumed if they have begun; `Interrupted` after a clean stop.
 
-    Runs whose engine cannot join them are carried out one after the other.
+    `jobs` processes share the memory. Runs whose engine cannot join them are carried out one after the other.
     """
     left = list(cells)
     while left:
@@ -44,7 +40,7 @@ def run_in_lockstep(
         runs: list[OpenRun] = []
         with ExitStack() as files:
             for cell in part:
-                run = open_run(cell, resume)
+                run = open_run(cell, resume=True)
                 if run is not None:
                     files.callback(run.records.close)
                     runs.append(run)

@@ -82,17 +82,15 @@ class Office:
         self.stopping = False
 
     def tell(self, message: Message) -> bool:
-        """A message; the answer is whether to stop."""
+        """Keep a message; the answer is whether to stop."""
         self.messages.append(message)
         return self.stopping
 
     def take(self) -> list[Message]:
-        """All messages since the last time."""
         taken, self.messages = self.messages, []
         return taken
 
     def stop(self) -> None:
-        """From now on, answer every message with "stop"."""
         self.stopping = True
 
 
