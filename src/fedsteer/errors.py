@@ -38,7 +38,7 @@ class DataError(FedsteerError):
 
 
 class TrainingFailed(FedsteerError):
-    """Local training or evaluation raised; the message names the client if it was one."""
+    """Local training or evaluation raised; the message names the client, if it was one's."""
 
 
 def first_line(error: BaseException) -> str:

@@ -69,10 +69,10 @@ def same(one: Partition, other: Partition) -> bool:
 def test_the_papers_numbers(gamma: float, common: int, rare: int) -> None:
     partition = label_groups(EMNIST_LIKE, gamma=gamma, seed=0)
     assert_sound(partition, EMNIST_LIKE, disjoint=True)
-    assert partition.group_names == ("common", "rare")
-    assert (partition.group == 0).sum() == round(100 * gamma)
+    assert set(partition.groups) == {"common", "rare"}
+    assert (partition.groups == "common").sum() == round(100 * gamma)
     table = partition.holds
-    in_common = partition.group == 0
+    in_common = partition.groups == "common"
     assert set(partition.sizes[in_common]) == {common} and set(partition.sizes[~in_common]) == {
         rare
     }
@@ -86,8 +86,8 @@ def test_the_papers_numbers(gamma: float, common: int, rare: int) -> None:
 def test_half_of_the_groups_labels() -> None:
     partition = label_groups(EMNIST_LIKE, points=80, labels_per_client=0.5, seed=0)
     labels = labels_held(partition)
-    held = {(int(g), len(own)) for g, own in zip(partition.group, labels, strict=True)}
-    assert held == {(0, 11), (1, 12)}
+    held = {(str(g), len(own)) for g, own in zip(partition.groups, labels, strict=True)}
+    assert held == {("common", 11), ("rare", 12)}
     assert len({tuple(own) for own in labels}) > 50  # drawn for each client
 
 
@@ -102,7 +102,7 @@ def test_data_groups_are_independent_of_participation_groups() -> None:
     both = 0
     for seed in range(200):
         weak = GroupsOptions().long_run(100, seed) < 0.1
-        rare = label_groups(DIGITS_LIKE, points=8, seed=seed).group == 1
+        rare = label_groups(DIGITS_LIKE, points=8, seed=seed).groups == "rare"
         both += int((weak & rare).sum())
     # 200 hypergeometric draws: mean 5, deviation 1.51 each.
     assert abs(both / 200 - 5) < 4 * 1.51 / 200**0.5
@@ -169,7 +169,7 @@ def test_label_groups_invariants(
     except ConfigurationError:
         assume(False)
     assert_sound(partition, labels, disjoint=not replace)
-    for held, rare in zip(labels_held(partition), partition.group, strict=True):
+    for held, rare in zip(labels_held(partition), partition.groups == "rare", strict=True):
         assert (held >= 3).all() if rare else (held < 3).all()
     assert same(partition, label_groups(labels, seed=seed, **options))  # type: ignore[arg-type]
 
@@ -181,10 +181,10 @@ def test_after_a_swap_the_groups_hold_each_others_labels(options: dict[str, Any]
     later = swapped.later
     assert before.later is None and same(before, swapped) and later is not None
     assert_sound(later, EMNIST_LIKE, disjoint=not options.get("replace"))
-    assert later.group is swapped.group
+    assert later.groups.tolist() == swapped.groups.tolist()
     assert swapped.at(75) is swapped and swapped.at(76) is later and before.at(76) is before
     assert later.sizes.tolist() == swapped.sizes.tolist()
-    for held, rare in zip(labels_held(later), later.group, strict=True):
+    for held, rare in zip(labels_held(later), later.groups == "rare", strict=True):
         assert (held < 23).all() if rare else (held >= 23).all()
     again = label_groups(EMNIST_LIKE, seed=0, swap_after=9, **options)
     assert again.later is not None and same(later, again.later), "a function of the seed alone"

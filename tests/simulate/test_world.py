@@ -72,7 +72,7 @@ def test_labels_swap_hands_in_the_middle() -> None:
     assert swapped.partition.at(0) is first is swapped.partition and later is not first
     assert later.label_groups == {"common": [2, 3], "rare": [0, 1]}
     assert later.sizes.tolist() == first.sizes.tolist()
-    assert (later.holds[later.group == 0, :2] == 0).all()
+    assert (later.holds[later.groups == "common", :2] == 0).all()
     assert plain.partition.at(4) is plain.partition
     with pytest.raises(ConfigurationError, match="swap_after = 6 comes after the last round"):
         small({"partition.swap_after": 6})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError
-from fedsteer.options import check_options, option
+from fedsteer.options import check_number, check_options, option
 
 Indices = NDArray[np.int64]
 
@@ -26,15 +26,11 @@ DIVIDE_ALL = "points=None (partition.points=none) divides all data"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The training points of every client, and the group its data puts it in.
-
-    Client i holds the points `indices[i]` and belongs to the group `group_names[group[i]]`.
-    """
+    """The training points of every client, and the group its data puts it in."""
 
     indices: tuple[Indices, ...]
     labels: Indices  # of all training points
-    group: Indices
-    group_names: tuple[str, ...]
+    groups: NDArray[np.object_]  # (N,) names
     label_groups: dict[str, list[int]] = field(default_factory=dict)  # reported apart, if any
     since: int = 0  # the training round from which on clients hold these points
     later: Partition | None = None  # what they hold after that, if it changes
@@ -81,8 +77,7 @@ class PartitionOptions(ABC):
         """
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
             raise ConfigurationError("labels must be whole numbers from 0, one per point")
-        if seed < 0:
-            raise ConfigurationError(f"seed must not be negative, got {seed}")
+        check_number("seed", seed, whole=True, low=0)
         rng = draws.generator(seed, f"partition {self.kind.replace('-', ' ')}")
         return self.draw(labels.astype(np.int64, copy=False), rng)
 
@@ -96,8 +91,7 @@ class PartitionOptions(ABC):
             raise ConfigurationError(
                 "replace=True needs points (partition.points), the number each client draws"
             )
-        if self.points > available:
-            raise ConfigurationError(f"points must be in 1..{available}, got {self.points}")
+        check_number("points", self.points, high=available)
         return self.points
 
     def check_enough(self, each: int, available: int) -> None:
@@ -112,8 +106,8 @@ class PartitionOptions(ABC):
 
 def partition_of(indices: Sequence[Indices], labels: Indices) -> Partition:
     """A partition from the points of each client; all clients are of one group."""
-    group = np.zeros(len(indices), dtype=np.int64)
-    return Partition(indices=tuple(indices), labels=labels, group=group, group_names=("everybody",))
+    groups = np.full(len(indices), "everybody", dtype=object)
+    return Partition(indices=tuple(indices), labels=labels, groups=groups)
 
 
 def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Generator) -> Indices:

@@ -116,8 +116,7 @@ class LabelGroups(PartitionOptions):
         return Partition(
             indices=tuple(indices),
             labels=labels,
-            group=group,
-            group_names=_GROUPS,
+            groups=np.array(_GROUPS, dtype=object)[group],
             label_groups=kinds,
         )
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation.base import ClientNumbers, Probabilities, check_whole
+from fedsteer.options import check_number
+from fedsteer.participation.base import ClientNumbers, Probabilities
 
 Times = NDArray[np.float64]
 Intervals = Times | Sequence[tuple[float, float]]
@@ -34,14 +35,8 @@ class Trace:
         lengths: float | Times | None = None,
         stay_seconds: float = 0.0,
     ) -> None:
-        for name, seconds, least in (
-            ("round_seconds", round_seconds, SHORTEST),
-            ("stay_seconds", stay_seconds, 0.0),
-        ):
-            if not least <= seconds <= LONGEST:
-                raise ConfigurationError(
-                    f"{name} must be at least {least:g} and at most {LONGEST:g}, got {seconds:g}"
-                )
+        check_number("round_seconds", round_seconds, low=SHORTEST, high=LONGEST)
+        check_number("stay_seconds", stay_seconds, low=0, high=LONGEST)
         self.round_seconds, self.stay_seconds = round_seconds, stay_seconds
         self.intervals = tuple(_checked(own, client) for client, own in enumerate(intervals))
         if not any(len(own) for own in self.intervals):
@@ -83,14 +78,14 @@ class Trace:
 
     def present(self, round: int) -> ClientNumbers:
         """The clients available when this round starts."""
-        check_whole("round", round)
+        check_number("round", round, whole=True, low=0)
         seconds = int(round) * int(self._round)  # of any size
         now = (seconds % self._lengths.astype(object)).astype(np.int64)[self._owners]
         return np.unique(self._owners[(self._first <= now) & (now < self._last)])
 
     def sample(self, clients: int, seed: int) -> Trace:
         """A trace of `clients` of the recorded devices, drawn without replacement."""
-        check_whole("seed", seed)
+        check_number("seed", seed, whole=True, low=0)
         if not 1 <= clients <= self.clients:
             raise ConfigurationError(
                 f"{clients} clients cannot be drawn from a trace of {self.clients}"

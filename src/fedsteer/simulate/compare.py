@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedsteer.errors import ConfigurationError, check_name
+from fedsteer.errors import check_name
+from fedsteer.options import check_number
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.cluster import run_on_ray
@@ -30,8 +31,7 @@ def compare_cells(
     the same. `jobs` is the most runs at a time; 0 leaves it to the cores there are.
     """
     check_name("executor", executor, EXECUTORS)
-    if jobs < 0:
-        raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
+    check_number("--jobs", jobs, whole=True, low=0)
     for cell in cells:  # refuse before anything is written
         found_run(cell, resume)
     if executor == "ray":

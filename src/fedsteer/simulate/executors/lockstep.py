@@ -30,7 +30,7 @@ def run_in_lockstep(
 ) -> None:
     """All cells, resumed if they have begun; `Interrupted` after a clean stop.
 
-    `jobs` processes share the memory. Runs whose engine cannot join them are carried out one after the other.
+    `jobs` processes share the memory. Runs whose engine cannot join them take turns.
     """
     left = list(cells)
     while left:
