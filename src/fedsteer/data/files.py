@@ -9,6 +9,7 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,13 @@ class File:
         """The file in a folder, in every packing it has there."""
         paths = (folder / (self.name + packing) for packing in self.packings)
         return [path for path in paths if path.is_file()]
+
+    def read_first(self, paths: Sequence[Path]) -> bytes:
+        """The content at the first of these paths that is not damaged."""
+        for path in paths[:-1]:
+            with suppress(DataError):
+                return self.read(path)
+        return self.read(paths[-1])
 
     def read(self, path: Path) -> bytes:
         """The content of this file at `path`, unpacked; refused unless it is the published one.

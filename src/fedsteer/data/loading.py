@@ -65,7 +65,7 @@ def check(name: str, *, folder: Folder = None) -> CheckReport:
         paths = [file.found_in(place) for file in source.files]
         try:
             if all(paths):
-                dataset = _read([found[0] for found in paths], source)
+                dataset = _read(paths, source)
                 return CheckReport("ok", folder=place, dataset=dataset)
         except DataError as error:  # perhaps of another data set: some share file names
             refused = refused or error
@@ -91,8 +91,6 @@ def fetch(
     if found.folder is not None:
         return found.folder
     target = cache_folder(name) if folder is None else Path(folder)
-    if folder is None:
-        _remove_damaged(source, target)  # it would be found before the new one
     try:
         import pooch
     except ImportError as error:
@@ -111,9 +109,9 @@ def fetch(
     return target
 
 
-def _read(paths: list[Path], source: Source) -> Dataset:
+def _read(paths: list[list[Path]], source: Source) -> Dataset:
     with ThreadPoolExecutor() as pool:  # unpacking xz is slow and releases Python's lock
-        contents = list(pool.map(File.read, source.files, paths))
+        contents = list(pool.map(File.read_first, source.files, paths))
     assert source.reader is not None
     return Dataset(
         source.name,
@@ -155,15 +153,6 @@ def _where_to_get(source: Source, folder: Folder) -> str:
             f"; or use {source.instead}, which can be downloaded: --set data.name={source.instead}"
         )
     return f"{source.name} not found in {places}; {remedy}"
-
-
-def _remove_damaged(source: Source, target: Path) -> None:
-    for file in source.files:
-        for path in file.found_in(target):
-            try:
-                file.read(path)
-            except DataError:
-                path.unlink()
 
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:
