@@ -129,7 +129,7 @@ def test_every_rule_runs_on_estimated_probabilities(entry: str) -> None:
 
 
 @every_entry
-def test_everybody_meets_the_same_training_rounds(entry: str) -> None:
+def test_every_rule_meets_the_same_training_rounds(entry: str) -> None:
     _, plain = played("fedavg")
     made, results = played(entry)
     training = [h for h in results if h.row["phase"] == "train"]

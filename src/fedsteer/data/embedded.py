@@ -66,7 +66,7 @@ class MadeOptions:
 
 
 def made(**settings: Any) -> Dataset:
-    """The data set that `MadeOptions(**settings)` describe."""
+    """The data set of these `MadeOptions`."""
     for name in settings:
         check_name("option of the made-up data", name, MadeOptions.__dataclass_fields__)
     options = MadeOptions(**settings)

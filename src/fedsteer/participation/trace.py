@@ -43,8 +43,6 @@ class Trace:
             raise DataError("the trace has no client that is ever available")
         last = np.array([own[-1, 1] if len(own) else 0.0 for own in self.intervals])
         repeats = np.asarray(last.max() if lengths is None else lengths, dtype=np.float64)
-        if repeats.shape not in ((), last.shape):
-            raise ConfigurationError("lengths must be one number, or one per client")
         if not ((repeats >= SHORTEST) & (repeats <= LONGEST)).all():
             raise ConfigurationError(f"lengths must be in {SHORTEST:g}..{LONGEST:g}")
         self.lengths = np.broadcast_to(repeats, last.shape)
@@ -102,10 +100,7 @@ def _microseconds(seconds: float | Times) -> NDArray[np.int64]:
 
 
 def _checked(intervals: Intervals, client: int) -> Times:
-    try:
-        array = np.array(intervals, dtype=np.float64).reshape(-1, 2)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"client {client}: intervals must be pairs of start and end") from error
+    array = np.array(intervals, dtype=np.float64).reshape(-1, 2)
     array = array[np.argsort(array[:, 0], kind="stable")]
     starts, ends = array[:, 0], array[:, 1]
     if not ((array >= 0) & (array <= LONGEST)).all():
