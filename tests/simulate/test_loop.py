@@ -169,7 +169,7 @@ def test_the_model_does_not_move_in_a_warm_up_and_restarts_after_it(entry: str) 
             assert moves == cycles or not torch.equal(made.model, before)
         else:
             assert torch.equal(made.model, before)
-    assert moves == cycles and not answered, "everybody is asked once a cycle"
+    assert moves == cycles and not answered, "every client is asked once a cycle"
     assert torch.equal(made.model, made.initial)
     assert made.trained == 0
 

@@ -153,10 +153,10 @@ class Simulation:
         parts = zip(("train", "rule", "evaluate"), pairwise(clock), strict=True)
         timing |= {name: end - start for name, (start, end) in parts}
         own = zip(requests.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
-        loss = float(trained.losses.mean()) if len(trained.losses) else None
+        mean = float(trained.losses.mean()) if len(trained.losses) else None
         return RoundResult(
             diagnostics=step.diagnostics,
-            columns=self._count(requests, training) | {"train_loss": loss} | evaluation,
+            columns=self._count(requests, training) | {"train_loss": mean} | evaluation,
             extras={client: {"loss": loss, "steps": steps} for client, loss, steps in own},
             collected=set(requests.collect),
             timing=timing,
