@@ -38,11 +38,11 @@ class DataError(FedsteerError):
 
 
 class TrainingFailed(FedsteerError):
-    """Local training or evaluation raised; the message says whose, where it was one client's."""
+    """Local training or evaluation raised; the message names the client, if it was one's."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's says, without the lines that explain it."""
+    """What an error of another library says, without the lines that explain it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -76,7 +76,15 @@ def check_value(entry: Field[Any], value: Any, name: str) -> None:
     if entry.type == "bool" and not isinstance(value, bool):
         raise ConfigurationError(f"{name} must be true or false, not {value!r}")
     whole = entry.type in ("int", "int | None")
-    if limits and (wanted := _wanted(value, limits, whole, choices)):
+    if limits:
+        check_number(name, value, whole=whole, choices=choices, **limits)
+
+
+def check_number(
+    name: str, value: Any, *, whole: bool = False, choices: Iterable[str] = (), **limits: float
+) -> None:
+    """Refuse anything but a number within the limits; the message also names the `choices`."""
+    if wanted := _wanted(value, limits, whole, choices):
         raise ConfigurationError(f"{name} must be {wanted}, not {value!r}")
 
 
@@ -127,7 +135,6 @@ def _number(value: float) -> str:
 
 
 def default_of(entry: Field[Any]) -> Any:
-    """The default value of a field."""
     if entry.default is not MISSING:
         return entry.default
     return None if entry.default_factory is MISSING else entry.default_factory()

@@ -100,7 +100,7 @@ def test_what_is_elsewhere_is_not_fetched(tmp_path: Path, monkeypatch: pytest.Mo
     assert fetch("fashion-mnist", downloader=copying({})) == tmp_path / "origin"
 
 
-def test_a_damaged_file_that_would_be_found_first_is_removed(
+def test_a_damaged_file_beside_a_whole_one_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry, served = served_for("fashion-mnist", tmp_path / "origin")

@@ -9,17 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.participation import (
-    PROCESSES,
-    Bernoulli,
-    Diurnal,
-    GroupsOptions,
-    Markov,
-    Participation,
-    Trace,
-)
-from fedsteer.participation.bernoulli import EverybodyOptions
-from fedsteer.participation.diurnal import DiurnalOptions
+from fedsteer.participation import PROCESSES, GroupsOptions, Participation
+from fedsteer.participation.bernoulli import Bernoulli, EverybodyOptions
+from fedsteer.participation.diurnal import Diurnal, DiurnalOptions
+from fedsteer.participation.markov import Markov
+from fedsteer.participation.trace import Trace
 
 P = np.array([0.04, 0.16, 0.5, 0.9])
 MANY = np.repeat(P, 250)  # client i has probability P[i // 250]

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.participation import PROCESSES, Trace, read_trace
+from fedsteer.participation import PROCESSES, read_trace
+from fedsteer.participation.trace import Trace
 
 HOUR = 3600.0
 
@@ -91,16 +92,17 @@ def test_sample_keeps_the_records() -> None:
     ("intervals", "options", "error"),
     [
         ([[(0, 1)]], {"round_seconds": 0}, ConfigurationError),
+        ([[(0, 1)]], {"round_seconds": 1e-7}, ConfigurationError),
+        ([[(0, 1)]], {"round_seconds": 1e13}, ConfigurationError),
         ([[(0, 1)]], {"stay_seconds": -1}, ConfigurationError),
         ([[(0, 1)]], {"lengths": 0.0}, ConfigurationError),
-        ([[(0, 1)]], {"lengths": np.ones(2)}, ConfigurationError),
         ([[(0, 2)]], {"lengths": 1.0}, DataError),
         ([[(1, 1)]], {}, DataError),
         ([[(2, 1)]], {}, DataError),
         ([[(-1, 1)]], {}, DataError),
         ([[(0, np.inf)]], {}, DataError),
+        ([[(0, 1e13)]], {}, DataError),
         ([[(0, 3), (2, 4)]], {}, DataError),
-        ([[(0, 1, 2)]], {}, DataError),
         ([[]], {}, DataError),
         ([], {}, DataError),
     ],

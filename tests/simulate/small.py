@@ -82,7 +82,7 @@ def run_small(
 
 
 def stopped_run(folder: Path, after: int, entry: str = "fedsteer") -> None:
-    """A run on disk that was interrupted after so many rounds."""
+    """A run on disk that was interrupted after that many rounds."""
     experiment, seen = small(), itertools.count(1)
     with suppress(Interrupted):
         run_cell(
@@ -116,7 +116,7 @@ def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
     # A server that has imported everything forks children quickly and without any threads.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.simulate.small"])
-    child = context.Process(target=_go_on, args=(folder, entry, settings))
+    child = context.Process(target=_continue, args=(folder, entry, settings))
     child.start()
     child.join(after)
     if child.is_alive():
@@ -128,5 +128,5 @@ def killed(folder: Path, entry: str, after: float, **settings: Any) -> bool:
     return child.exitcode != 0
 
 
-def _go_on(folder: Path, entry: str, settings: dict[str, Any]) -> None:
+def _continue(folder: Path, entry: str, settings: dict[str, Any]) -> None:
     run_small(folder, entry, resume=True, **settings)

@@ -286,7 +286,7 @@ def test_options_may_be_numbers_of_libraries() -> None:
     assert find_rule(experiment, "fedsteer").build(experiment, 0).options.ridge == 0.25  # type: ignore[attr-defined]
 
 
-def test_files_lie_beside_the_experiment_that_names_them(
+def test_files_are_beside_the_experiment_that_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "sub"

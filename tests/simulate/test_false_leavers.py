@@ -25,7 +25,9 @@ def test_no_honest_client_leaves(experiment: Experiment) -> None:
     state = rule.init(DIM, [1.0] * clients)
     for number in range(1, experiment.run.rounds + 1):
         here = process.present(number).tolist()
-        step = rule.step(state, Round(number, here, np.ones((len(here), DIM))))
+        step = rule.step(
+            state, Round(number=number, clients=here, updates=np.ones((len(here), DIM)))
+        )
         state = step.state
         assert not step.diagnostics.gone
         assert step.diagnostics.trust == 1.0

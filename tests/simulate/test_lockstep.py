@@ -36,7 +36,7 @@ def together(folder: Path, names: Sequence[str], seeds: Sequence[int]) -> None:
         for name in names
         for seed in seeds
     ]
-    run_in_lockstep(cells, resume=True, report=unheard)
+    run_in_lockstep(cells, report=unheard)
 
 
 def test_together_equals_alone(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_runs_of_other_rates_partitions_and_participation_go_together(tmp_path: 
         if progress is not None:
             heard.append(cell.folder)
 
-    run_in_lockstep(cells, resume=False, report=report)
+    run_in_lockstep(cells, report=report)
     assert heard == [cell.folder for cell in cells] * 6, "round by round"
     for cell in cells:
         alone = run_cell(replace(cell, folder=tmp_path / "alone" / cell.folder.name))
@@ -95,7 +95,7 @@ def test_a_run_that_diverges_does_not_cost_the_others(tmp_path: Path) -> None:
     experiment = small({"training.rate": 1e30})
     names = ["fedavg", "fedsteer:practical"]
     cells = [cell_of(experiment, name, tmp_path / name) for name in names]
-    run_in_lockstep(cells, resume=False, report=unheard)
+    run_in_lockstep(cells, report=unheard)
     bad, good = (Run(cell.folder) for cell in cells)
     assert not bad.finished and "sent a non-finite update" in str(bad.failure)
     assert good.finished and good.failure is None
@@ -109,7 +109,7 @@ def test_unlike_engines_are_refused(tmp_path: Path) -> None:
     manifest["engine"]["name"] = "sequential"
     write_json(cells[0].folder / "manifest.json", manifest)
     with pytest.raises(ConfigurationError, match=r"different engines \(batched, sequential\)"):
-        run_in_lockstep(cells, resume=True, report=unheard)
+        run_in_lockstep(cells, report=unheard)
 
 
 def test_as_many_runs_as_memory_holds() -> None:
@@ -138,6 +138,6 @@ def test_a_worker_runs_its_share_in_lockstep_and_tells(
     monkeypatch.setattr(processes, "TELL_EVERY", 0.0)
     experiment = small({"run.engine": "batched"})
     cells = plan_cells(experiment, ["fedavg", "mifa"], tmp_path / "together")[:2]
-    processes._work(cells, False, 2)
+    processes._work(cells, 2)
     assert {folder for folder, _ in messages.get()} <= {cell.folder for cell in cells}
     assert all(Run(cell.folder).finished for cell in cells)

@@ -129,7 +129,7 @@ def test_every_rule_runs_on_estimated_probabilities(entry: str) -> None:
 
 
 @every_entry
-def test_everybody_meets_the_same_training_rounds(entry: str) -> None:
+def test_every_rule_meets_the_same_training_rounds(entry: str) -> None:
     _, plain = played("fedavg")
     made, results = played(entry)
     training = [h for h in results if h.row["phase"] == "train"]
@@ -169,7 +169,7 @@ def test_the_model_does_not_move_in_a_warm_up_and_restarts_after_it(entry: str) 
             assert moves == cycles or not torch.equal(made.model, before)
         else:
             assert torch.equal(made.model, before)
-    assert moves == cycles and not answered, "everybody is asked once a cycle"
+    assert moves == cycles and not answered, "every client is asked once a cycle"
     assert torch.equal(made.model, made.initial)
     assert made.trained == 0
 
@@ -265,7 +265,7 @@ def test_the_evaluation_of_a_row_is_that_of_the_model() -> None:
     assert row["accuracy"] == found.accuracy and row["loss"] == found.loss
     assert row["class_accuracy"] == found.class_accuracy.tolist()
     assert row["group_accuracy"]["rare"] == np.mean(row["class_accuracy"][2:])
-    own = world.holds / world.sizes[:, None] @ found.class_accuracy
+    own = world.partition.holds / world.sizes[:, None] @ found.class_accuracy
     assert row["client_accuracy"]["min"] == pytest.approx(own.min())
     assert row["client_accuracy"]["mean"] == pytest.approx(own.mean())
 
@@ -279,7 +279,7 @@ def test_after_a_swap_clients_train_and_are_judged_on_other_labels(entry: str) -
     world, seen = swapped.world, []
     while not swapped.finished:
         asked = swapped.ask()
-        held = world.held(swapped.trained + 1 if asked.training else 0).partition
+        held = world.partition.at(swapped.trained + 1 if asked.training else 0)
         assert all(order.points is held.indices[order.client] for order in asked.orders)
         result = swapped.absorb(asked, world.engine.train_orders(asked.orders))
         seen.append(result)
@@ -287,7 +287,7 @@ def test_after_a_swap_clients_train_and_are_judged_on_other_labels(entry: str) -
             assert repr(result.row) == repr(plain.round().row)
     last = seen[-1].row
     assert last["group_accuracy"]["rare"] == np.mean(last["class_accuracy"][:2])
-    own = world.held(6).holds / world.sizes[:, None] @ last["class_accuracy"]
+    own = world.partition.at(6).holds / world.sizes[:, None] @ last["class_accuracy"]
     assert last["client_accuracy"]["mean"] == pytest.approx(own.mean())
 
 

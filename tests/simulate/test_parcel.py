@@ -46,13 +46,13 @@ def test_a_run_that_continues_while_it_is_packed_does_no_harm(
         file.write(b'{"round":99')
     read = np.fromfile
 
-    def read_and_go_on(path: Path, kind: type) -> NDArray[np.uint8]:
+    def read_while_it_continues(path: Path, kind: type) -> NDArray[np.uint8]:
         content = read(path, kind)
         if path.name == moment:
             shutil.copytree(tmp_path / "later", tmp_path / "there", dirs_exist_ok=True)
         return content
 
-    monkeypatch.setattr(tasks.np, "fromfile", read_and_go_on)
+    monkeypatch.setattr(tasks.np, "fromfile", read_while_it_continues)
     parcel = pack(tmp_path / "there")
     monkeypatch.undo()
     unpack(parcel, tmp_path / "here")

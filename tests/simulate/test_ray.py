@@ -102,7 +102,7 @@ def test_one_run_at_a_time_and_one_that_diverges(cluster: Any, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_ctrl_c_brings_everything_home_and_processes_go_on(cluster: Any, tmp_path: Path) -> None:
+def test_ctrl_c_brings_everything_home_and_processes_continue(cluster: Any, tmp_path: Path) -> None:
     cells = plan_cells(long(), ["fedavg", "mifa"], tmp_path / "stopped")
     seen: set[Path] = set()
 

@@ -1,4 +1,4 @@
-"""Server rates are chosen by runs nobody reports, on images nobody trains or is tested on."""
+"""Server rates are chosen by runs of their own, on images that are not used otherwise."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import torch
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.options import option
-from fedsteer.participation import PROCESSES, Bernoulli, ParticipationOptions
+from fedsteer.participation import PROCESSES, ParticipationOptions
+from fedsteer.participation.bernoulli import Bernoulli
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, settings_toml
 from fedsteer.simulate.world import World, build_world
@@ -58,7 +59,7 @@ def test_partitions(kind: str, points: Any, replace: bool) -> None:
     settings = {"kind": kind, "points": points, "replace": replace}
     world = build_world(small({f"partition.{key}": v for key, v in settings.items()}), 0)
     assert world.partition.clients == 12 and len(world.sizes) == 12
-    np.testing.assert_array_equal(world.holds.sum(axis=1), world.sizes)
+    np.testing.assert_array_equal(world.partition.holds.sum(axis=1), world.sizes)
     points = np.concatenate(world.partition.indices)
     assert replace or len(np.unique(points)) == len(points)
     assert bool(world.partition.label_groups) == (kind == "label-groups")
@@ -67,12 +68,12 @@ def test_partitions(kind: str, points: Any, replace: bool) -> None:
 def test_labels_swap_hands_in_the_middle() -> None:
     plain, swapped = build_world(small(), 0), build_world(small({"partition.swap_after": 3}), 0)
     assert facts(plain) == facts(swapped)
-    first, later = swapped.held(3), swapped.held(4)
-    assert swapped.held(0) is first and first.partition is swapped.partition and later is not first
-    assert later.partition.label_groups == {"common": [2, 3], "rare": [0, 1]}
-    assert later.partition.sizes.tolist() == first.partition.sizes.tolist()
-    assert (later.holds[later.partition.group == 0, :2] == 0).all()
-    assert plain.held(4) is plain.held(0)
+    first, later = swapped.partition.at(3), swapped.partition.at(4)
+    assert swapped.partition.at(0) is first is swapped.partition and later is not first
+    assert later.label_groups == {"common": [2, 3], "rare": [0, 1]}
+    assert later.sizes.tolist() == first.sizes.tolist()
+    assert (later.holds[later.groups == "common", :2] == 0).all()
+    assert plain.partition.at(4) is plain.partition
     with pytest.raises(ConfigurationError, match="swap_after = 6 comes after the last round"):
         small({"partition.swap_after": 6})
 
@@ -82,14 +83,15 @@ def test_held_out_points_are_those_of_no_phase() -> None:
     plain = build_world(small(settings), 0)
     swapped = build_world(small(settings | {"partition.swap_after": 3}), 0)
     assert plain.held_out is not None and swapped.held_out is not None
-    held = {index for part in swapped.holdings for own in part.partition.indices for index in own}
+    phases = swapped.partition.at(1), swapped.partition.at(4)
+    held = {index for part in phases for own in part.indices for index in own}
     images = swapped.dataset.train()[0]
     kept = {images[index].tobytes() for index in range(len(images)) if index not in held}
     assert len(swapped.held_out[1]) < len(plain.held_out[1])
     assert {image.numpy().tobytes() for image in swapped.held_out[0]} <= kept
 
 
-def test_all_points_where_none_is_said() -> None:
+def test_all_points_if_none_is_said() -> None:
     settings = {"partition.kind": "iid", "partition.points": "none"}
     assert build_world(small(settings), 0).sizes.sum() == 200
 
@@ -207,7 +209,7 @@ class InTurnsOptions(ParticipationOptions):
     """Every client in its turn."""
 
     kind = "in-turns"
-    step: int = option(3, "every so many clients", low=1)
+    step: int = option(3, "one of that many clients", low=1)
 
     def process(self, clients: int, seed: int) -> Bernoulli:
         """As many as come in their turn."""

@@ -14,12 +14,12 @@ from torch.nn.utils import parameters_to_vector
 
 import fedsteer
 from fedsteer.bench.workloads import Work, Workload
-from fedsteer.data import PARTITIONS, who_holds_what
+from fedsteer.data import PARTITIONS
 from fedsteer.data.partition import partition_of
 from fedsteer.rules import make_rule
 from fedsteer.simulate.experiment import Data, Experiment, Model, RunPlan
 from fedsteer.simulate.loop import Simulation
-from fedsteer.simulate.world import Holdings, build_world
+from fedsteer.simulate.world import build_world
 from fedsteer.training import LocalTraining
 
 Weights = NDArray[np.float32]
@@ -99,11 +99,10 @@ def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simula
         run=RunPlan(rounds=ENDLESS, evaluate_every=ENDLESS, device=device, threads=threads),
     )
     points = np.arange(len(work.labels))
-    partition = partition_of([points[work.own(client)] for client in range(workload.clients)])
-    holds = who_holds_what(partition, work.labels)
+    held = [points[work.own(client)] for client in range(workload.clients)]
     world = replace(
         build_world(experiment, 0),
-        holdings=(Holdings(since=0, partition=partition, holds=holds),),
+        partition=partition_of(held, work.labels),
         participation=Timetable(clients=workload.clients, cohorts=work.cohorts),
         reported=None,
     )

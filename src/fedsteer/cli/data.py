@@ -21,7 +21,7 @@ def execute(options: argparse.Namespace) -> int:
     whole = True
     for name in options.names or CATALOGUE:
         found = check(name, folder=options.folder)
-        whole &= found.ok or not options.names
+        whole &= found.state == "ok" or not options.names
         print(f"{name}: {found.state}" + (f", {found.problem}" if found.problem else ""))
         if found.dataset is not None:
             train, test = len(found.dataset.train_labels), len(found.dataset.test_labels)

@@ -6,7 +6,7 @@
     embedded             `digits`, `made`: data sets without files
     dataset              `Dataset`: images and labels, scaled to [0, 1] on request
     files                unpacking and verifying files; IDX, CIFAR binary, index lists
-    partition            `Partition`, `PartitionOptions`, `who_holds_what`
+    partition            `Partition`, `PartitionOptions`
     partition_*          `LabelGroups` (the paper's), `Dirichlet`, `Shards`, `Iid`
 
 Everything is NumPy; scikit-learn and pooch are imported by the functions that need them.
@@ -16,7 +16,7 @@ from fedsteer.data.catalogue import CATALOGUE
 from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import digits, made
 from fedsteer.data.loading import check, fetch, load
-from fedsteer.data.partition import Partition, PartitionOptions, who_holds_what
+from fedsteer.data.partition import Partition, PartitionOptions
 from fedsteer.data.partition_dirichlet import Dirichlet
 from fedsteer.data.partition_groups import LabelGroups
 from fedsteer.data.partition_iid import Iid
@@ -37,7 +37,6 @@ __all__ = [
     "fetch",
     "load",
     "made",
-    "who_holds_what",
 ]
 
 PARTITIONS: dict[str, type[PartitionOptions]] = {

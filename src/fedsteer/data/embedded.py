@@ -11,7 +11,7 @@ import numpy as np
 from fedsteer import draws
 from fedsteer.data.dataset import Dataset, Images, Labels
 from fedsteer.errors import ConfigurationError, check_name, extra
-from fedsteer.options import check_options, option
+from fedsteer.options import check_number, check_options, option
 
 
 def digits() -> Dataset:
@@ -60,16 +60,13 @@ class MadeOptions:
 
     def __post_init__(self) -> None:
         check_options(self, "made: data.options.")
-        if self.points < self.classes:
-            raise ConfigurationError(
-                f"made: points must be at least {self.classes} (classes), got {self.points}"
-            )
+        check_number("made: data.options.points", self.points, low=self.classes)
         if (pixels := self.points * self.channels * self.side**2) > MOST_PIXELS:
             raise ConfigurationError(f"made: {pixels:,} pixels are more than {MOST_PIXELS:,}")
 
 
 def made(**settings: Any) -> Dataset:
-    """The data set that `MadeOptions(**settings)` describe."""
+    """The data set of these `MadeOptions`."""
     for name in settings:
         check_name("option of the made-up data", name, MadeOptions.__dataclass_fields__)
     options = MadeOptions(**settings)

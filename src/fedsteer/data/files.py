@@ -9,6 +9,7 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,13 @@ class File:
         paths = (folder / (self.name + packing) for packing in self.packings)
         return [path for path in paths if path.is_file()]
 
+    def read_first(self, paths: Sequence[Path]) -> bytes:
+        """The content at the first of these paths that is not damaged."""
+        for path in paths[:-1]:
+            with suppress(DataError):
+                return self.read(path)
+        return self.read(paths[-1])
+
     def read(self, path: Path) -> bytes:
         """The content of this file at `path`, unpacked; refused unless it is the published one.
 
@@ -68,12 +76,6 @@ class File:
                 f"{algorithm} {found} instead of {published}"
             )
         return content
-
-    def sha256(self, content: bytes) -> str:
-        """Of the content; `read` has computed it already if it is the published checksum."""
-        algorithm, _, published = self.checksum.partition(":")
-        known = algorithm == "sha256" and not self.of_packed
-        return published if known else hashlib.sha256(content).hexdigest()
 
 
 def idx_parts(contents: Sequence[bytes]) -> Parts:

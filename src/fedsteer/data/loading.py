@@ -1,5 +1,6 @@
 """From a name to a `Dataset`: find or download its files, verify and read them."""
 
+import hashlib
 import os
 import tarfile
 import zipfile
@@ -25,16 +26,7 @@ class CheckReport:
     state: Literal["ok", "missing", "damaged"]
     problem: str = ""  # one line, empty if the state is ok
     folder: Path | None = None  # of its files
-    dataset: Dataset | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the data set can be used."""
-        return self.state == "ok"
-
-
-class _NotFound(DataError):
-    """No folder has the files of a data set."""
+    dataset: Dataset | None = None  # if the state is ok
 
 
 def load(name: str, *, folder: Folder = None, options: Mapping[str, Any] | None = None) -> Dataset:
@@ -46,7 +38,15 @@ def load(name: str, *, folder: Folder = None, options: Mapping[str, Any] | None 
 
     >>> images, labels = load("digits").test()
     """
-    return _load(source_of(name), folder, options or {})[0]
+    source = source_of(name)
+    if options and source.make is not made:
+        raise ConfigurationError("data.options are for the made-up data set only")
+    if source.make is not None:
+        return source.make(**options or {})
+    found = check(name, folder=folder)
+    if found.dataset is None:
+        raise DataError(found.problem)
+    return found.dataset
 
 
 def check(name: str, *, folder: Folder = None) -> CheckReport:
@@ -55,13 +55,23 @@ def check(name: str, *, folder: Folder = None) -> CheckReport:
     Problems are reported, not raised; only an unknown name is an error.
     """
     source = source_of(name)
-    try:
-        dataset, where = _load(source, folder, {})
-    except (ConfigurationError, _NotFound) as error:  # a package or the files are missing
-        return CheckReport("missing", problem=str(error))
-    except DataError as error:
-        return CheckReport("damaged", problem=str(error))
-    return CheckReport("ok", folder=where, dataset=dataset)
+    if source.make is not None:
+        try:
+            return CheckReport("ok", dataset=source.make())
+        except ConfigurationError as error:  # a package is missing
+            return CheckReport("missing", problem=str(error))
+    refused: DataError | None = None
+    for place in searched_folders(source, folder):
+        paths = [file.found_in(place) for file in source.files]
+        try:
+            if all(paths):
+                dataset = _read(paths, source)
+                return CheckReport("ok", folder=place, dataset=dataset)
+        except DataError as error:  # perhaps of another data set: some share file names
+            refused = refused or error
+    if refused is not None:
+        return CheckReport("damaged", problem=str(refused))
+    return CheckReport("missing", problem=_where_to_get(source, folder))
 
 
 def fetch(
@@ -78,11 +88,9 @@ def fetch(
         more = f"; you can download {source.instead} instead" if source.instead else ""
         raise ConfigurationError(f"{name} cannot be downloaded: {reason}{more}")
     found = check(name, folder=folder)
-    if found.ok and found.folder is not None:
+    if found.folder is not None:
         return found.folder
     target = cache_folder(name) if folder is None else Path(folder)
-    if folder is None:
-        _remove_damaged(source, target)  # it would be found before the new one
     try:
         import pooch
     except ImportError as error:
@@ -97,39 +105,20 @@ def fetch(
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{name} could not be downloaded: {reason}") from error
-    _load(source, target, {})
+    load(name, folder=target)
     return target
 
 
-def _load(
-    source: Source, folder: Folder, options: Mapping[str, Any]
-) -> tuple[Dataset, Path | None]:
-    """The data set, and the folder of its files."""
-    if options and source.make is not made:
-        raise ConfigurationError("data.options are for the made-up data set only")
-    if source.make is not None:
-        return source.make(**options), None
-    refused: DataError | None = None
-    for place in searched_folders(source, folder):
-        found = [file.found_in(place) for file in source.files]
-        try:
-            if all(found):
-                return _read([paths[0] for paths in found], source), place
-        except DataError as error:  # perhaps of another data set: some share file names
-            refused = refused or error
-    raise refused or _not_found(source, folder)
-
-
-def _read(paths: list[Path], source: Source) -> Dataset:
+def _read(paths: list[list[Path]], source: Source) -> Dataset:
     with ThreadPoolExecutor() as pool:  # unpacking xz is slow and releases Python's lock
-        contents = list(pool.map(File.read, source.files, paths))
+        contents = list(pool.map(File.read_first, source.files, paths))
     assert source.reader is not None
     return Dataset(
         source.name,
         *source.reader(contents),
         classes=source.classes,
         checksums={
-            file.name: file.sha256(content)
+            file.name: hashlib.sha256(content).hexdigest()
             for file, content in zip(source.files, contents, strict=True)
         },
     )
@@ -153,8 +142,8 @@ def searched_folders(source: Source, folder: Folder = None) -> list[Path]:
     return folders
 
 
-def _not_found(source: Source, folder: Folder) -> _NotFound:
-    """The error for a data set that was not found; it names the folders searched."""
+def _where_to_get(source: Source, folder: Folder) -> str:
+    """What to tell someone who lacks the files; it names the folders searched."""
     places = ", ".join(str(place) for place in searched_folders(source, folder))
     remedy = "it cannot be downloaded; put its files into one of these"
     if source.downloads:
@@ -163,16 +152,7 @@ def _not_found(source: Source, folder: Folder) -> _NotFound:
         remedy += (
             f"; or use {source.instead}, which can be downloaded: --set data.name={source.instead}"
         )
-    return _NotFound(f"{source.name} not found in {places}; {remedy}")
-
-
-def _remove_damaged(source: Source, target: Path) -> None:
-    for file in source.files:
-        for path in file.found_in(target):
-            try:
-                file.read(path)
-            except DataError:
-                path.unlink()
+    return f"{source.name} not found in {places}; {remedy}"
 
 
 def _unpack(archive: Path, members: Sequence[str], target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError
-from fedsteer.options import check_options, option
+from fedsteer.options import check_number, check_options, option
 
 Indices = NDArray[np.int64]
 
@@ -25,22 +26,14 @@ DIVIDE_ALL = "points=None (partition.points=none) divides all data"
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The training points of every client, and the group its data puts it in.
-
-    Client i holds the points `indices[i]` and belongs to the group `group_names[group[i]]`.
-    """
+    """The training points of every client, and the group its data puts it in."""
 
     indices: tuple[Indices, ...]
-    group: Indices
-    group_names: tuple[str, ...]
+    labels: Indices  # of all training points
+    groups: NDArray[np.object_]  # (N,) names
     label_groups: dict[str, list[int]] = field(default_factory=dict)  # reported apart, if any
-    later: Partition | None = None  # see `PartitionOptions.changes_after`
-
-    def __post_init__(self) -> None:
-        if self.sizes.min() == 0:
-            raise ConfigurationError(f"client {self.sizes.argmin()} would hold no points")
-        if self.group.max() >= len(self.group_names):
-            raise ConfigurationError("a client belongs to a group without a name")
+    since: int = 0  # the training round from which on clients hold these points
+    later: Partition | None = None  # what they hold after that, if it changes
 
     @property
     def clients(self) -> int:
@@ -50,6 +43,18 @@ class Partition:
     def sizes(self) -> Indices:
         """The number of points of each client."""
         return np.fromiter(map(len, self.indices), np.int64, len(self.indices))
+
+    @cached_property
+    def holds(self) -> Indices:
+        """How many points of each class each client holds, as (clients, classes)."""
+        classes = int(self.labels.max()) + 1
+        owners = np.repeat(np.arange(self.clients), self.sizes)
+        cells = owners * classes + self.labels[np.concatenate(self.indices)]
+        return np.bincount(cells, minlength=self.clients * classes).reshape(-1, classes)
+
+    def at(self, round: int) -> Partition:
+        """What clients hold in a training round; in round 0, the warm-up, what they begin with."""
+        return self if self.later is None or round < self.later.since else self.later
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,9 @@ class PartitionOptions(ABC):
 
         Clients share no points unless `replace` is set; each client's own points are distinct.
         """
-        if labels.ndim != 1 or labels.size == 0 or not np.issubdtype(labels.dtype, np.integer):
-            raise ConfigurationError("labels must be a non-empty one-dimensional array of integers")
-        if labels.min() < 0:
-            raise ConfigurationError(f"labels must not be negative, got {labels.min()}")
-        if seed < 0:
-            raise ConfigurationError(f"seed must not be negative, got {seed}")
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or not labels.size or labels.min() < 0:
+            raise ConfigurationError("labels must be whole numbers from 0, one per point")
+        check_number("seed", seed, whole=True, low=0)
         rng = draws.generator(seed, f"partition {self.kind.replace('-', ' ')}")
         return self.draw(labels.astype(np.int64, copy=False), rng)
 
@@ -83,19 +85,13 @@ class PartitionOptions(ABC):
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
         """What `divide` returns; all draws come from `rng`."""
 
-    @property
-    def changes_after(self) -> int | None:
-        """Training rounds after which clients hold `Partition.later`; None: never."""
-        return None
-
     def points_to_share(self, available: int) -> int:
         """`points`, which must be set if clients share points, of those available."""
         if self.points is None:
             raise ConfigurationError(
                 "replace=True needs points (partition.points), the number each client draws"
             )
-        if self.points > available:
-            raise ConfigurationError(f"points must be in 1..{available}, got {self.points}")
+        check_number("points", self.points, high=available)
         return self.points
 
     def check_enough(self, each: int, available: int) -> None:
@@ -108,17 +104,10 @@ class PartitionOptions(ABC):
             )
 
 
-def partition_of(indices: Sequence[Indices]) -> Partition:
+def partition_of(indices: Sequence[Indices], labels: Indices) -> Partition:
     """A partition from the points of each client; all clients are of one group."""
-    return Partition(tuple(indices), np.zeros(len(indices), dtype=np.int64), ("everybody",))
-
-
-def who_holds_what(partition: Partition, labels: Indices) -> Indices:
-    """How many points of each class each client holds, as (clients, classes)."""
-    classes = int(labels.max()) + 1
-    owners = np.repeat(np.arange(partition.clients), partition.sizes)
-    cells = owners * classes + labels[np.concatenate(partition.indices)]
-    return np.bincount(cells, minlength=partition.clients * classes).reshape(-1, classes)
+    groups = np.full(len(indices), "everybody", dtype=object)
+    return Partition(indices=tuple(indices), labels=labels, groups=groups)
 
 
 def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Generator) -> Indices:
@@ -140,6 +129,6 @@ def spread_evenly(points: int, room: Indices, used: Indices, rng: np.random.Gene
 
 
 def draw_distinct(pools: Iterable[Indices], quota: Indices, rng: np.random.Generator) -> Indices:
-    """So many distinct points of each pool; the pools stay as they are."""
+    """As many distinct points of each pool as `quota` says; the pools stay as they are."""
     wanted = [(pool, count) for pool, count in zip(pools, quota, strict=True) if count]
     return np.concatenate([rng.choice(*each, replace=False, shuffle=False) for each in wanted])

@@ -44,7 +44,8 @@ class Dirichlet(PartitionOptions):
         Dirichlet(alpha), then `points` distinct points by these shares.
         """
         if self.replace:
-            return partition_of(self._shared(labels, self.points_to_share(len(labels)), rng))
+            points = self.points_to_share(len(labels))
+            return partition_of(self._shared(labels, points, rng), labels)
         if self.points is not None:
             raise ConfigurationError(
                 f"{self.points} points for each client cannot be divided by Dirichlet shares: "
@@ -58,7 +59,7 @@ class Dirichlet(PartitionOptions):
             indices[largest], indices[empty] = np.split(indices[largest], [-1])
             sizes[largest] -= 1
             sizes[empty] += 1
-        return partition_of(indices)
+        return partition_of(indices, labels)
 
     def _divided(self, labels: Indices, rng: np.random.Generator) -> list[Indices]:
         owner = np.empty(len(labels), dtype=np.int64)

@@ -40,14 +40,9 @@ class LabelGroups(PartitionOptions):
     labels_per_client: float = option(
         1.0, "share of its group's labels a client holds", above=0, high=1
     )
-
     swap_after: int | None = option(
         None, "training rounds after which the groups swap labels; none: never", low=1
     )
-
-    @property
-    def changes_after(self) -> int | None:
-        return self.swap_after
 
     def draw(self, labels: Indices, rng: np.random.Generator) -> Partition:
         """Points by common and rare labels; which clients are common is drawn.
@@ -73,7 +68,8 @@ class LabelGroups(PartitionOptions):
         first = self._phase(labels, group, sizes, halves, rng)
         if self.swap_after is None:
             return first
-        return replace(first, later=self._phase(labels, group, sizes, halves[::-1], rng))
+        later = self._phase(labels, group, sizes, halves[::-1], rng)
+        return replace(first, later=replace(later, since=self.swap_after + 1))
 
     def _phase(
         self,
@@ -117,7 +113,12 @@ class LabelGroups(PartitionOptions):
                 indices.append(np.concatenate([pools[k][at : at + n] for k, at, n in takes]))
             used[allowed] += quota
         kinds = {name: half.tolist() for name, half in zip(_GROUPS, halves, strict=True)}
-        return Partition(tuple(indices), group, _GROUPS, label_groups=kinds)
+        return Partition(
+            indices=tuple(indices),
+            labels=labels,
+            groups=np.array(_GROUPS, dtype=object)[group],
+            label_groups=kinds,
+        )
 
     def _sizes(
         self, members: tuple[int, int], halves: list[Indices], counts: Indices

@@ -45,4 +45,4 @@ class Shards(PartitionOptions):
             hands = [rng.choice(len(pieces), each, replace=False) for _ in range(clients)]
         else:
             hands = list(rng.permutation(len(pieces))[: clients * each].reshape(clients, each))
-        return partition_of([np.concatenate([pieces[s] for s in hand]) for hand in hands])
+        return partition_of([np.concatenate([pieces[s] for s in hand]) for hand in hands], labels)

@@ -12,28 +12,12 @@ another process gives the same clients.
 """
 
 from fedsteer.participation.base import Participation, ParticipationOptions
-from fedsteer.participation.bernoulli import (
-    Bernoulli,
-    BernoulliOptions,
-    EverybodyOptions,
-    GroupsOptions,
-)
-from fedsteer.participation.diurnal import Diurnal, DiurnalOptions
-from fedsteer.participation.markov import Markov, MarkovOptions
-from fedsteer.participation.trace import Trace
+from fedsteer.participation.bernoulli import BernoulliOptions, EverybodyOptions, GroupsOptions
+from fedsteer.participation.diurnal import DiurnalOptions
+from fedsteer.participation.markov import MarkovOptions
 from fedsteer.participation.trace_files import TraceOptions, read_trace
 
-__all__ = [
-    "PROCESSES",
-    "Bernoulli",
-    "Diurnal",
-    "GroupsOptions",
-    "Markov",
-    "Participation",
-    "ParticipationOptions",
-    "Trace",
-    "read_trace",
-]
+__all__ = ["PROCESSES", "GroupsOptions", "Participation", "ParticipationOptions", "read_trace"]
 
 PROCESSES: dict[str, type[ParticipationOptions]] = {
     options.kind: options

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsteer import draws
 from fedsteer.errors import ConfigurationError
-from fedsteer.options import check_options, option
+from fedsteer.options import check_number, check_options, option
 
 ClientNumbers = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
@@ -19,7 +19,6 @@ Probabilities = NDArray[np.float64]
 # Rules divide by probabilities, so none that is made up here may be zero.
 SMALLEST_PROBABILITY = 1e-6
 
-VIEWS = ("known", "estimated", "wrong")
 MOST_NOISE = 100  # exp(MOST_NOISE * z) is still a number for a normal draw z
 IF_WRONG = {"reported": ("wrong",)}
 IN_GROUPS = {"probabilities": (None,)}
@@ -52,7 +51,9 @@ class ParticipationOptions(ABC):
     kind: ClassVar[str]
 
     reported: str = option(
-        "known", "what rules are told of p: known, estimated, or wrong", choices=VIEWS
+        "known",
+        "what rules are told of p: known, estimated, or wrong",
+        choices=("known", "estimated", "wrong"),
     )
     wrong_factor: float = option(
         1.0, 'reported = "wrong": p times this ...', above=0, only_if=IF_WRONG
@@ -131,7 +132,7 @@ class DrawnProcess(ABC):
     """A process that starts from long-run probabilities and draws once per client and round."""
 
     def __init__(self, probabilities: ArrayLike, seed: int = 0) -> None:
-        check_whole("seed", seed)
+        check_number("seed", seed, whole=True, low=0)
         self.base = checked_probabilities(probabilities)
         self.seed = seed
 
@@ -144,7 +145,7 @@ class DrawnProcess(ABC):
         return self.base
 
     def present(self, round: int) -> ClientNumbers:
-        check_whole("round", round)
+        check_number("round", round, whole=True, low=0)
         return np.flatnonzero(self.on(round))
 
     @abstractmethod
@@ -171,9 +172,3 @@ def checked_probabilities(values: ArrayLike) -> Probabilities:
         )
     array.setflags(write=False)
     return array
-
-
-def check_whole(name: str, value: int) -> None:
-    """Refuse anything but a whole number from 0."""
-    if not isinstance(value, int | np.integer) or value < 0:
-        raise ConfigurationError(f"{name} must be a whole number from 0, got {value!r}")

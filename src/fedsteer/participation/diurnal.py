@@ -17,7 +17,7 @@ from fedsteer.participation.base import (
     Probabilities,
 )
 
-# A clipped wave is averaged over at most so many instants; a period of a / b rounds needs a.
+# Most instants that a clipped wave is averaged over; a period of a / b rounds needs a of them.
 _GRID = 1024
 
 

@@ -1,14 +1,10 @@
-"""FedScale's behaviour trace, a pickle:
+"""FedScale's behaviour trace (docs/traces.md), a pickle:
 
     {device: {"duration", "inactive": [...], "finish_time", "active": [...], "model"}}
 
-Times are seconds. The device becomes available at active[i] and unavailable at inactive[i]; its
-record repeats after finish_time. `duration` and `model` are not used. Devices become clients in the
-order of their ids.
-
-A pickle is a program. The unpickler here has no access to any class or function, so a file can
-build plain containers, numbers and strings and nothing else. Memory addresses are checked first:
-a single damaged one would make the unpickler reserve gigabytes.
+`duration` and `model` are not used. A pickle is a program: the unpickler here has no access to any
+class or function. Memory addresses are checked first, because a single damaged one would make it
+reserve gigabytes.
 """
 
 import io
@@ -19,9 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from fedsteer.errors import DataError
-from fedsteer.participation.trace import Times
-
-LATEST = 1e300  # seconds; some whole numbers fit no float
+from fedsteer.participation.trace import LONGEST, SHORTEST, Times
 
 
 class _PlainValuesOnly(pickle.Unpickler):
@@ -64,7 +58,7 @@ def _record(record: Any, device: str) -> tuple[Times, float]:
     (finish,) = _times([record["finish_time"]], device)
     if len(active) != len(inactive):
         raise DataError(f"device {device}: {len(active)} times active, {len(inactive)} inactive")
-    if finish <= 0:
+    if finish < SHORTEST:
         raise DataError(f"device {device}: finish_time must be positive")
     intervals = np.column_stack([active, inactive])
     return intervals[active != inactive], float(finish)  # an empty interval is none
@@ -72,7 +66,7 @@ def _record(record: Any, device: str) -> tuple[Times, float]:
 
 def _times(values: Any, device: str) -> Times:
     if not isinstance(values, list | tuple) or not all(
-        type(value) in (int, float) and abs(value) < LATEST for value in values
+        type(value) in (int, float) and abs(value) <= LONGEST for value in values
     ):
-        raise DataError(f"device {device}: times must be finite numbers")
+        raise DataError(f"device {device}: times must be numbers up to {LONGEST:g}")
     return np.array(values, dtype=np.float64)

@@ -1,14 +1,6 @@
-"""Reading availability traces: five formats, one `Trace`.
+"""Reading availability traces: five formats (docs/traces.md), one `Trace`.
 
-    .csv           columns client, start, end (seconds): one row per interval, in any order
-    .json          {"0": [[start, end], ...], "1": ...}, seconds
-    .avt           one line a node: id, number of sessions, start and end of each
-    .json          FLASH's event log, recognised by its "messages" (see trace_flash)
-    .pkl .pickle   FedScale's behaviour trace (see trace_fedscale)
-
-Clients of the first two formats are numbered from 0; a missing number is a client that is never
-available. The others number them in the order of the file. Files are not trusted: every problem
-with one raises a `DataError` that names it.
+Files are not trusted: every problem with one raises a `DataError` that names it.
 """
 
 from __future__ import annotations

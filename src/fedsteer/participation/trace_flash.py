@@ -1,19 +1,9 @@
-"""FLASH's event log, JSON:
+"""FLASH's event log, JSON; docs/traces.md says which events make a device available.
 
     {device: {"messages": "2020-01-28 07:14:02\\tscreen_unlock\\n...", ...}}
 
-One line per event. A device is available while it is charging, on Wi-Fi and locked:
-
-    charging   from battery_charged_on to battery_charged_off
-    Wi-Fi      from wifi to any other network (2g, 3g, 4g, 5g, unknown)
-    locked     from screen_lock to screen_unlock
-
-Each of the three is false until the first event of its kind. Other events (screen on and off,
-battery level) are ignored. Lines are sorted by time. An availability without an end lasts
-until the device's last event.
-
-Second 0 is midnight before the first event of any device. All records repeat after the same whole
-number of days, so day and night keep their hours. Devices become clients in the order of the file.
+Lines are sorted by time. Second 0 is midnight before the first event of any device. All records
+repeat after the same whole number of days, so day and night keep their hours.
 """
 
 from datetime import datetime, timedelta

@@ -128,7 +128,7 @@ def refuse_endless_warm_up(rule: Rule, odds: Any) -> None:
     if rule.options.warms_up and odds is not None and odds.min() * MOST_WARM_UP < 1:
         raise ConfigurationError(
             f"client {odds.argmin()} never takes part (p = {odds.min():g}), and the warm-up of "
-            f"{rule.name} would wait for it forever; choose options.{rule.name}.select=online, or "
+            f"{rule.name} would never end; choose options.{rule.name}.select=online, or "
             "leave the rule out"
         )
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedsteer.errors import ConfigurationError, check_name
+from fedsteer.errors import check_name
+from fedsteer.options import check_number
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.cluster import run_on_ray
@@ -30,18 +31,17 @@ def compare_cells(
     the same. `jobs` is the most runs at a time; 0 leaves it to the cores there are.
     """
     check_name("executor", executor, EXECUTORS)
-    if jobs < 0:
-        raise ConfigurationError(f"--jobs must be at least 0, not {jobs}")
+    check_number("--jobs", jobs, whole=True, low=0)
     for cell in cells:  # refuse before anything is written
         found_run(cell, resume)
     if executor == "ray":
         run_on_ray(cells, jobs, report)
     else:
-        _run_here(cells, jobs, resume, report)
+        _run_here(cells, jobs, report)
     return [Run(cell.folder) for cell in cells]
 
 
-def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, report: Report) -> None:
+def _run_here(cells: Sequence[Cell], jobs: int, report: Report) -> None:
     experiment = cells[0].experiment
     jobs = jobs or default_jobs(experiment)
     parts = [[cell] for cell in cells]
@@ -51,10 +51,10 @@ def _run_here(cells: Sequence[Cell], jobs: int, resume: bool, report: Report) ->
         parts = shares(cells, jobs)
     jobs = min(jobs, len(parts))
     if jobs > 1:
-        run_in_processes(parts, jobs, resume, report)
+        run_in_processes(parts, jobs, report)
         return
     for part in parts:
-        run_in_lockstep(part, resume, report)
+        run_in_lockstep(part, report)
 
 
 def default_jobs(experiment: Experiment) -> int:

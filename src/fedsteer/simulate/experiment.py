@@ -95,7 +95,8 @@ class Experiment:
             raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
-        if (after := self.partition.changes_after) is not None and after >= self.run.rounds:
+        after = getattr(self.partition, "swap_after", None)
+        if after is not None and after >= self.run.rounds:
             raise ConfigurationError(
                 f"partition.swap_after = {after} comes after the last round: run.rounds = "
                 f"{self.run.rounds}"
@@ -116,7 +117,6 @@ class Experiment:
             raise ConfigurationError(f"run.watch names {absent[0]}; clients are 0 to {last}")
 
     def as_dict(self) -> dict[str, Any]:
-        """For the manifest."""
         table = asdict(self)
         for name in KINDS:
             table[name] = {"kind": getattr(self, name).kind} | table[name]
@@ -170,7 +170,6 @@ def rule_option(value: Any) -> Any:
 
 
 def kinds_that_know(kinds: Kinds, key: str) -> list[str]:
-    """The kinds that have this setting."""
     return [kind for kind, options in kinds.items() if key in {e.name for e in fields(options)}]
 
 

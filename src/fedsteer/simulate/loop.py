@@ -172,7 +172,7 @@ class Simulation:
 
         trained   the training round, 0 in a warm-up
         """
-        points = self.world.held(trained).partition.indices
+        points = self.world.partition.at(trained).indices
         control = asked.shared.get("control")
         proximal = float(asked.shared.get("proximal", 0.0))
         orders = []
@@ -229,22 +229,22 @@ class Simulation:
         return self.optimiser.averaged(self.moments)
 
     def _evaluation(self) -> dict[str, Any]:
-        world, held = self.world, self.world.held(self.trained)
-        test = world.test_images, world.test_labels
-        found = evaluate(world.network, self.model, *test, world.dataset.classes)
+        world, held = self.world, self.world.partition.at(self.trained)
+        points, classes = (world.test_images, world.test_labels), world.dataset.classes
+        found = evaluate(world.network, self.model, *points, classes)
         row: dict[str, Any] = {}
         models = {"": self.model} | ({} if self.averaged is None else {"average_": self.averaged})
         if world.held_out is not None:
             for prefix, model in models.items():
-                aside = evaluate(world.network, model, *world.held_out, world.dataset.classes)
+                aside = evaluate(world.network, model, *world.held_out, classes)
                 row[f"{prefix}held_out_accuracy"] = aside.accuracy
         if self.averaged is not None:
-            average = evaluate(world.network, self.averaged, *test, world.dataset.classes)
+            average = evaluate(world.network, self.averaged, *points, classes)
             row |= {"average_accuracy": average.accuracy, "average_loss": average.loss}
         return row | {
             "accuracy": found.accuracy,
             "loss": found.loss,
             "class_accuracy": found.class_accuracy.tolist(),
-            "group_accuracy": found.group_accuracy(held.partition.label_groups),
+            "group_accuracy": found.group_accuracy(held.label_groups),
             "client_accuracy": found.client_accuracy(held.holds.astype(np.float64)),
         }

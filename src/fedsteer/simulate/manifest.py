@@ -1,7 +1,7 @@
 """The manifest of a run, and whether a folder holds the same run."""
 
 import hashlib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def same_run(found: Run, cell: Cell) -> None:
     """Refuse to mix two different runs in one folder."""
     if not (found.folder / MANIFEST).exists():
         raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
-    before, checked = _with_defaults(found.manifest), _files(cell.experiment)
+    before, checked = _with_defaults(found.manifest, cell.experiment), _files(cell.experiment)
     rule = cell.rule.record()
     now = {"seed": cell.seed, "experiment": cell.experiment.as_dict(), "rule": rule}
     ignored = IGNORED | {f"experiment.participation.{key}" for key in checked if key in before}
@@ -62,25 +62,21 @@ def same_data(found: Run, world: World) -> None:
             )
 
 
-def _with_defaults(manifest: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(manifest: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
     """As today's version would have written it.
 
     A setting younger than the manifest had its default. Older manifests also name the settings of
     kinds that were not in use.
     """
-    written = manifest.get("experiment") or {}
-    usual = Experiment()
-    for name, kinds in KINDS.items():
-        section = written.get(name) or {}
-        if (options := kinds.get(str(section.get("kind")))) is not None:
-            usual = replace(usual, **{name: options()})
-            known = {"kind", *(entry.name for entry in fields(options))}
-            written = written | {name: {k: v for k, v in section.items() if k in known}}
-    defaults = plain(usual.as_dict())
-    for name, section in defaults.items():
-        if isinstance(section, dict) and isinstance(written.get(name, {}), dict):
-            written = written | {name: section | written.get(name, {})}
-    return manifest | {"experiment": defaults | written}
+    kinds = {name: type(getattr(experiment, name))() for name in KINDS}
+    written = dict(manifest.get("experiment") or {})
+    usual = plain(replace(Experiment(), **kinds).as_dict())
+    for name, section in usual.items():
+        old = written.get(name, {})
+        if isinstance(section, dict) and isinstance(old, dict):
+            known = {k: v for k, v in old.items() if k in section or name not in KINDS}
+            written[name] = section | known
+    return manifest | {"experiment": usual | written}
 
 
 def _difference(name: str, before: Any, now: Any, ignored: set[str]) -> str | None:
@@ -143,13 +139,12 @@ def _client_record(world: World) -> dict[str, Any]:
     count = world.partition.clients
     if count > 2_000:
         return {"count": count}
-    groups = [world.partition.group_names[group] for group in world.partition.group]
     return {
         "count": count,
         "sizes": world.sizes,
-        "data_group": groups,
+        "data_group": world.partition.groups.tolist(),
         "probabilities": world.participation.probabilities,
-        "holds": world.holds,
+        "holds": world.partition.holds,
     }
 
 

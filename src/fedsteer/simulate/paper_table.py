@@ -158,7 +158,7 @@ def _about(text: str) -> str:
 
 def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """With the settings, and a change of the partition after the same share of the rounds."""
-    after, rounds = experiment.partition.changes_after, settings.get("run.rounds")
+    after, rounds = getattr(experiment.partition, "swap_after", None), settings.get("run.rounds")
     if after is not None and isinstance(rounds, int):
         moved = max(1, after * rounds // experiment.run.rounds)
         settings = {"partition.swap_after": moved, **settings}

@@ -38,7 +38,7 @@ class Progress:
     """How far a run is after a round."""
 
     trained: int  # training rounds so far ...
-    rounds: int  # ... of so many
+    rounds: int  # ... of all there will be
     number: int  # of the round, warm-up included
     phase: str
     active: int  # clients
@@ -48,7 +48,7 @@ class Progress:
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
 GAVE_UP = (RoundRefused, TrainingFailed)
-"""A run that cannot continue keeps the reason in its folder; the other runs go on."""
+"""A run that cannot continue keeps the reason in its folder; the other runs continue."""
 
 
 class Interrupted(Exception):
@@ -80,7 +80,6 @@ class OpenRun:
         self.records.save(*self.simulation.pack())
 
     def finish(self) -> None:
-        """All rounds are done."""
         simulation, folder = self.simulation, self.cell.folder
         # Only the model: the state of rules that keep an update of every client is large.
         models = {"model": simulation.model.cpu().numpy()}

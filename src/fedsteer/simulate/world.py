@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedsteer.data import Dataset, Partition, load, who_holds_what
+from fedsteer.data import Dataset, Partition, load
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.participation import PROCESSES, Participation
@@ -33,22 +33,13 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Holdings:
-    """Who holds what, from a training round on."""
-
-    since: int
-    partition: Partition
-    holds: NDArray[np.int64]  # (clients, classes)
-
-
-@dataclass(frozen=True)
 class World:
     """One (experiment, seed), as every rule meets it."""
 
     experiment: Experiment
     seed: int
     dataset: Dataset
-    holdings: tuple[Holdings, ...]  # of all phases of the training, usually one
+    partition: Partition  # what clients begin with
     participation: Participation
     reported: Floats | None  # p_i as rules are told
     network: Network
@@ -57,20 +48,6 @@ class World:
     test_images: Tensor
     test_labels: Tensor
     held_out: tuple[Tensor, Tensor] | None  # training points that no client ever holds
-
-    def held(self, round: int) -> Holdings:
-        """What clients hold in a training round; in round 0, the warm-up, what they begin with."""
-        return [part for part in self.holdings if part.since <= round][-1]
-
-    @property
-    def partition(self) -> Partition:
-        """The points clients begin with."""
-        return self.holdings[0].partition
-
-    @property
-    def holds(self) -> NDArray[np.int64]:
-        """(clients, classes) of the points clients begin with."""
-        return self.holdings[0].holds
 
     @property
     def sizes(self) -> Floats:
@@ -93,13 +70,6 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
     dataset, tensors = _load(json.dumps(asdict(experiment.data), sort_keys=True), device)
     images, labels, test_images, test_labels = tensors
     partition = experiment.partition.divide(dataset.train_labels, seed)
-    phases = {0: partition}
-    if partition.later is not None:
-        phases[(experiment.partition.changes_after or 0) + 1] = partition.later
-    holdings = tuple(
-        Holdings(since=since, partition=own, holds=who_holds_what(own, dataset.train_labels))
-        for since, own in phases.items()
-    )
     participation = PROCESSES["everybody"]() if everybody else experiment.participation
     present = participation.process(partition.clients, seed)
     network = make_network(
@@ -118,7 +88,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         experiment=experiment,
         seed=seed,
         dataset=dataset,
-        holdings=holdings,
+        partition=partition,
         participation=present,
         reported=participation.told(present, seed),
         network=network,
@@ -126,7 +96,7 @@ def build_world(experiment: Experiment, seed: int, everybody: bool = False) -> W
         torch_threads=torch_threads,
         test_images=test_images[-kept:],
         test_labels=test_labels[-kept:],
-        held_out=_held_out(images, labels, holdings, seed),
+        held_out=_held_out(images, labels, partition, seed),
     )
 
 
@@ -139,10 +109,11 @@ def _load(plan: str, device: str) -> tuple[Dataset, list[Tensor]]:
 
 
 def _held_out(
-    images: Tensor, labels: Tensor, holdings: tuple[Holdings, ...], seed: int
+    images: Tensor, labels: Tensor, partition: Partition, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     """Up to 2,000 training points that no client ever holds; settings are chosen on these."""
-    taken = np.concatenate([own for held in holdings for own in held.partition.indices])
+    later = () if partition.later is None else partition.later.indices
+    taken = np.concatenate([*partition.indices, *later])
     free = np.setdiff1d(np.arange(len(labels)), taken)
     if len(free) < 200:
         return None

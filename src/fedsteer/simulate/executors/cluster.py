@@ -1,18 +1,11 @@
-"""Runs on a Ray cluster: the one that RAY_ADDRESS names, or a new one on this machine.
+"""Runs on a Ray cluster (docs/ray.md): the one that RAY_ADDRESS names, or a new one here.
 
-Every cell is a task that asks for as many CPUs as the run has threads, or for one GPU. It runs in a
-folder of the machine that Ray chose and sends its files back: new checkpoints at most every
-`SEND_EVERY` seconds, and everything at its end. Only this process writes into a cell's folder.
-Therefore
+Every cell is a task in a folder of the machine that Ray chose. Only this process writes into a
+cell's own folder, so the cluster needs no shared file system, and a task that Ray gave up for lost
+but that still runs behind a broken connection does no harm.
 
-- the cluster needs no shared file system, and `--out` is a folder here, as always;
-- resume works the same everywhere, whichever executor ran before;
-- a task that Ray gave up for lost but that still runs behind a broken connection does no harm.
-
-The price is that large checkpoints travel (those of FedVARP hold N d numbers).
-
-If a machine or process is lost, its task is sent out again with the last files that came back.
-Ray's own retries would repeat it with its first arguments.
+A lost task is sent out again with the last files that came back. Ray's own retries would repeat it
+with its first arguments.
 """
 
 import os
@@ -198,10 +191,7 @@ class _Sweep:
 
 
 def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:
-    """Threads of every run, by folder; 0 on a GPU, where they do not matter.
-
-    They are those it would have on this machine, so that numbers are the same.
-    """
+    """Threads of every run, by folder: as many as on this machine, so that numbers are the same."""
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     largest = max((resources.get("CPU", 0.0) for resources in alive), default=0.0)
     usual: dict[int, int] = {}  # by experiment
@@ -210,10 +200,11 @@ def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:
         key = id(cell.experiment)
         if (cell.folder / CHECKPOINT).exists():
             threads = int(Run(cell.folder).manifest["engine"]["threads"])
+        elif cell.experiment.run.device != "cpu":
+            threads = 0  # they do not matter
         else:
             if key not in usual:
-                on_cpu = cell.experiment.run.device == "cpu"
-                usual[key] = build_world(cell.experiment, 0).torch_threads if on_cpu else 0
+                usual[key] = build_world(cell.experiment, 0).torch_threads
             threads = usual[key]
         if 0 < largest < threads:  # 0: machines join on demand
             raise ConfigurationError(

@@ -1,9 +1,7 @@
 """Runs on one GPU round by round together, so that their clients are trained at once.
 
-Ten clients of one run leave a GPU idle; ten clients each of a hundred runs do not. Runs may differ
-in rule, seed, partition and participation; network, images and local training must be the same.
-Every run keeps its own records and checkpoints, as if it had been alone. As many runs go together
-as memory holds.
+Ten clients of one run leave a GPU idle; ten clients each of a hundred runs do not. Network, images
+and local training must be the same. Every run keeps its own records, as if it had been alone.
 
 Rules and records are the work of a CPU core, during which the GPU waits. With several `jobs`, the
 cells are split among that many processes by seed, and one trains while the others do their sums.
@@ -28,15 +26,11 @@ ROOM = 0.8
 
 
 def run_in_lockstep(
-    cells: Sequence[Cell],
-    resume: bool,
-    report: Report,
-    jobs: int = 1,
-    stop: Callable[[], bool] | None = None,
+    cells: Sequence[Cell], report: Report, jobs: int = 1, stop: Callable[[], bool] | None = None
 ) -> None:
-    """All cells; `Interrupted` after a clean stop. `jobs` processes share the memory.
+    """All cells, resumed if they have begun; `Interrupted` after a clean stop.
 
-    Runs whose engine cannot join them are carried out one after the other.
+    `jobs` processes share the memory. Runs whose engine cannot join them take turns.
     """
     left = list(cells)
     while left:
@@ -46,7 +40,7 @@ def run_in_lockstep(
         runs: list[OpenRun] = []
         with ExitStack() as files:
             for cell in part:
-                run = open_run(cell, resume)
+                run = open_run(cell, resume=True)
                 if run is not None:
                     files.callback(run.records.close)
                     runs.append(run)
@@ -83,9 +77,9 @@ def _most_together(cells: Sequence[Cell], jobs: int) -> int:
 
 
 def first_batch(dim: int, clients: Sequence[int], room: int) -> int:
-    """How many of the runs with so many clients to take at once, the first ones first.
+    """How many of the first runs to take at once; `clients` are the clients of each.
 
-    Each may hold an update of every client. If not all fit, batches are about equally large.
+    Each run may hold an update of every client. If not all fit, batches are about equally large.
     """
     needs = np.cumsum([4 * dim * (count + 8) for count in clients])
     batches = -(-int(needs[-1]) // max(1, room))

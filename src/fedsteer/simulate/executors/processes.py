@@ -36,9 +36,7 @@ _halt: Any = None  # a byte that all share; if not 0, stop after this round
 _busy = threading.Lock()  # held while a worker has a run
 
 
-def run_in_processes(
-    parts: Sequence[Sequence[Cell]], jobs: int, resume: bool, report: Report
-) -> None:
+def run_in_processes(parts: Sequence[Sequence[Cell]], jobs: int, report: Report) -> None:
     """All parts, `jobs` at a time; `Interrupted` after a clean stop.
 
     The cells of a part run in one process, in lock-step on a GPU.
@@ -59,7 +57,7 @@ def run_in_processes(
                 while left and len(running) < jobs:
                     part = left.popleft()
                     with no_stops():
-                        running[pool.submit(_work, part, resume, jobs)] = part
+                        running[pool.submit(_work, part, jobs)] = part
                 done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                 with suppress(Empty):
                     while True:
@@ -131,7 +129,7 @@ def _follow() -> None:
         os._exit(1)
 
 
-def _work(cells: Sequence[Cell], resume: bool, jobs: int) -> None:
+def _work(cells: Sequence[Cell], jobs: int) -> None:
     """Run a part in a worker; `Interrupted` comes out of the future."""
     latest: dict[Path, Progress] = {}
     sent = -inf
@@ -146,4 +144,4 @@ def _work(cells: Sequence[Cell], resume: bool, jobs: int) -> None:
             sent = monotonic()
 
     with _busy:
-        run_in_lockstep(cells, resume, report, jobs, lambda: bool(_halt.value))
+        run_in_lockstep(cells, report, jobs, lambda: bool(_halt.value))

@@ -1,12 +1,8 @@
 """One run as a task of a Ray cluster: the side of the machine that computes.
 
-The run takes place in a folder of that machine. From time to time the task reports home, with its
-files if there is a new checkpoint; the answer says whether to stop.
-
 Files travel as a parcel. Packing reads the checkpoint first: records appended in the meantime are
-beyond the offsets it holds and are cut off on resume. Unpacking writes the checkpoint after the
-records, and the result last, so a kill in between leaves a folder that can be resumed or is
-finished, never a broken one.
+beyond its offsets and are cut off on resume. Unpacking writes the checkpoint after the records, and
+the result last, so a kill in between leaves a run that can be resumed or is finished.
 """
 
 import platform
@@ -86,29 +82,25 @@ class Office:
         self.stopping = False
 
     def tell(self, message: Message) -> bool:
-        """A message; the answer is whether to stop."""
+        """Keep a message; the answer is whether to stop."""
         self.messages.append(message)
         return self.stopping
 
     def take(self) -> list[Message]:
-        """All messages since the last time."""
         taken, self.messages = self.messages, []
         return taken
 
     def stop(self) -> None:
-        """From now on, answer every message with "stop"."""
         self.stopping = True
 
 
 class Correspondent:
-    """Reports the progress of a run to the office and learns from it whether to stop."""
+    """Reports the progress of a run to the office, which answers whether to stop."""
 
     def __init__(self, task: Task, folder: Path, office: Any) -> None:
         self.task, self.checkpoint, self.office = task, folder / CHECKPOINT, office
         self.told = self.sent = monotonic()
         self.known = self._stamp()
-        self.answers: list[Any] = []
-        self.stopping = False
         self._tell()
 
     def watch(self, progress: Progress) -> None:
@@ -124,17 +116,11 @@ class Correspondent:
             files = (ray.put(pack(self.checkpoint.parent)),)
         self._tell(progress, files)
 
-    def stop(self) -> bool:
-        """Whether an answer said to stop; never waits for one."""
+    def _tell(self, progress: Progress | None = None, files: tuple[Any, ...] = ()) -> None:
         import ray
 
-        if self.answers:
-            arrived, self.answers = ray.wait(self.answers, num_returns=len(self.answers), timeout=0)
-            self.stopping = self.stopping or any(ray.get(arrived))
-        return self.stopping
-
-    def _tell(self, progress: Progress | None = None, files: tuple[Any, ...] = ()) -> None:
-        self.answers.append(self.office.tell.remote((self.task.attempt, progress, files)))
+        message = self.task.attempt, progress, files
+        self.stopping = ray.get(self.office.tell.remote(message))
 
     def _stamp(self) -> int:
         """Changes with every checkpoint."""
@@ -158,7 +144,7 @@ def carry_out(task: Task, office: Any) -> tuple[Parcel, bool]:
                 replace(task.cell, folder=folder),
                 resume=True,
                 watch=correspondent.watch,
-                stop=correspondent.stop,
+                stop=lambda: correspondent.stopping,
                 torch_threads=task.torch_threads,
             )
         except Interrupted:
