@@ -6,7 +6,6 @@ round is checked, bounded and committed is written once, in `Rule`, which runs a
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,9 +28,6 @@ Action = Literal["move", "hold", "restart"]
 
 MEMORY_HOOKS = ("begin", "commit", "forget")
 """An algorithm with a memory of its own implements all of these."""
-
-LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
-"""Largest finite value of each dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,10 +141,6 @@ class Algorithm(ABC):
     ) -> Component:
         """Its own memory after a warm-up cycle, for algorithms whose options ask for a warm-up."""
         raise NotImplementedError(f"{self.name} has no warm-up")
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        """The dtype in which updates are stored unscaled; None if they are not stored so."""
-        return None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         """(m, d) the server's estimates of these clients' updates, like `memory.like`; None if the

@@ -29,7 +29,7 @@ from fedsteer.steering.clusters import ClusterMemory, k_means
 from fedsteer.steering.collection import Collected
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, kernels_for
+from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
 
@@ -135,10 +135,6 @@ class ClusterFedVARP(Algorithm):
             labels = k_means(collected.gram(), collected.shares, len(own.mass), draw)
             own.assign(collected.slots, labels, collected.sizes)
         return own
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        rows = memory.own.rows
-        return kernels_for(updates).dtype_name(updates if rows is None else rows)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return memory.own.estimates(slots, memory.like)

@@ -49,10 +49,6 @@ class StaleUpdateRule(Algorithm):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         memory.own.forget(slots, memory.clients)
 
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: UpdateMemory = memory.own
-        return own.store.kept_as(updates)
-
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return memory.own.estimates(slots, memory.like)
 

@@ -86,11 +86,6 @@ class WarmUpOptions(Options):
     cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
     reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
 
-    @property
-    def stores_snapshot(self) -> bool:
-        """Whether the algorithm starts with updates of the warm-up's last snapshot."""
-        return False
-
 
 def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
     """An options object; the error for an unknown key names the nearest valid one."""

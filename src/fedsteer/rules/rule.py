@@ -13,13 +13,13 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
 from fedsteer.options import default_of, single
-from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics, Step
 from fedsteer.rules.options import FREE_OPTIONS, LENGTH_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
-from fedsteer.steering.checks import Faults, Incoming, check_round, kind_of, whole_number, zero_rows
+from fedsteer.steering.checks import Incoming, check_round, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
@@ -28,9 +28,6 @@ from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
 from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
-
-FITS_ANY = min(LARGEST.values())
-"""An update of this length has no larger number."""
 
 
 @final
@@ -66,7 +63,8 @@ class Rule:
         dim     number of model weights d
         sizes   data points of each client: a sequence (clients 0..N-1) or {id: points}. Without,
                 the population is open and sizes come with the rounds (1 each if they do not)
-        like    an array of the kind the updates will be; else the first round decides
+        like    an array of the library and device of the updates and of the dtype they are cast
+                to; else the first update decides
         """
         factor, times = self.options.norm_bound, self.options.update_bound
         bound = NormBound(factor=factor, times=times) if factor or times else None
@@ -179,14 +177,9 @@ class Rule:
                 incoming.drop(faults)
                 continue
             try:
-                active, outcome = self._outcome(memory, active)
+                return self._outcome(memory, active)
             except NotFinite as bad:
                 incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
-                continue
-            faults = self._too_long_to_keep(memory, active, outcome)
-            if not faults:
-                return active, outcome
-            incoming.drop(faults)
 
     def _outcome(self, memory: Memory, active: Active) -> tuple[Active, Outcome]:
         """What the algorithm computes once the longest updates are shortened."""
@@ -205,19 +198,6 @@ class Rule:
         if holds and not active.fresh.any():
             outcome = replace(outcome, action="hold")
         return active, outcome
-
-    def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
-        """Updates that overflow the dtype in which they would be stored."""
-        squares = outcome.result.squared_norms
-        if squares.max(initial=0.0) <= FITS_ANY**2:
-            return {}
-        kernels, updates = active.kernels, active.round.updates
-        kept = self._acting(memory).kept_as(memory, updates)
-        if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
-            return {}
-        reason = f"sent an update too long for {kept}, in which it would be kept"
-        long = np.flatnonzero(squares > most**2).tolist()
-        return {i: reason for i in long if kernels.largest(updates, i) > most}
 
     def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
         """How far the norm bound shortens the aggregate, and what it will remember."""

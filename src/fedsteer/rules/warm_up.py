@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.options import WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.collection import Collection
@@ -82,14 +82,6 @@ class WarmUp(Algorithm):
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
         return self.algorithm.coordinates_of(self._prepared(memory), slots)
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        """In the snapshot, and then perhaps as the algorithm keeps them."""
-        snapshot: str = memory.own.collection.snapshot.kept_as(updates)
-        if not self.options.stores_snapshot:
-            return snapshot
-        later = self.algorithm.kept_as(self._prepared(memory), updates)
-        return snapshot if later is None else min(snapshot, later, key=LARGEST.__getitem__)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return self.algorithm.estimates(self._prepared(memory), slots)

@@ -25,10 +25,6 @@ class RowStore(Component):
 
     rows: Array = None  # None before the first
 
-    def kept_as(self, updates: Array) -> str:
-        """The dtype in which updates are stored."""
-        return kernels_for(updates).dtype_name(updates if self.rows is None else self.rows)
-
     def reserve(self, slots: Integers, like: Array, expected: int) -> None:
         """Make room for these slots, the first time for at least `expected` members."""
         kernels, old, dim = kernels_for(like), self.rows, like.shape[1]
@@ -92,10 +88,7 @@ class UpdateMemory(Component):
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
         self.store.write(slots, updates, len(clients.sizes.values))
-        # Add what was stored, in the dtype of the first updates: that is what is subtracted later.
-        stored = self.store.rows
-        rows, picked = (updates, None) if stored.dtype == updates.dtype else (stored, slots)
-        kernels.add_rows(self.base, active.sizes * scales, rows, picked)
+        kernels.add_rows(self.base, active.sizes * scales, updates)
         before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
         after = (active.sizes * scales) ** 2 * recalled.result.squared_norms
         self.squares[slots] = recalled.result.squared_norms
@@ -129,7 +122,7 @@ class UpdateMemory(Component):
     def estimates(self, slots: Integers, like: Array) -> Array:
         """(m, d) beta_i h_i."""
         shape = (len(slots), like.shape[1])
-        rows = kernels_for(like).allocate(shape, like, self.store.kept_as(like))
+        rows = kernels_for(like).allocate(shape, like)
         scales = self.scales[slots].tolist()
         for index in np.flatnonzero(self.squares[slots] >= 0).tolist():
             rows[index] = self.store.rows[slots[index]] * scales[index]

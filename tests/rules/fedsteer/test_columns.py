@@ -25,9 +25,14 @@ from fedsteer.steering.probability import Sampled
 DIM, K, N = 15, 3, 8
 
 
-def vacant(owners: list[Any], magnitude: str = "fixed", basis: str = "unit") -> FedSteerMemory:
+def vacant(
+    owners: list[Any],
+    magnitude: str = "fixed",
+    basis: str = "unit",
+    cache: str | None = None,
+) -> FedSteerMemory:
     return FedSteerMemory(
-        columns=Columns.vacant(owners, basis=basis, magnitude=magnitude),
+        columns=Columns.vacant(owners, basis=basis, magnitude=magnitude, cache=cache),
         coordinates=Coordinates.zero(size=len(owners), members=0),
     )
 
@@ -37,7 +42,6 @@ def renewed(
     updates: Any,
     refreshed: Any = (),
     installed: Any = (),
-    cache: str | None = None,
 ) -> None:
     """One round in which all `updates` are in hand, as the rule would hand it over."""
     count = len(updates)
@@ -59,7 +63,7 @@ def renewed(
     names = {position: name for _, position, name in installed}
     called = replace(active.round, clients=[names.get(i, i) for i in range(count)])
     active, takeovers = replace(active, round=called), [(c, i) for c, i, _ in installed]
-    change = space.columns.renew(result, roles, takeovers, active, cache)
+    change = space.columns.renew(result, roles, takeovers, active)
     if change is not None:
         space.coordinates.change_basis(change)
 
@@ -229,11 +233,11 @@ def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
     def beside(values: Any) -> Any:
         return np.float32(values) if library is np else torch.tensor(values, dtype=torch.float32)
 
-    space = vacant([0, 1, None])
+    space = vacant([0, 1, None], cache=cache)
     for number in range(6):
         updates = beside(draw.standard_normal((3, DIM)))
         installed = [(2, 2, f"client-{number}")] if number % 2 else []
-        renewed(space, updates, [(number % 2, 0)], installed, cache)
+        renewed(space, updates, [(number % 2, 0)], installed)
         assert kernels_for(updates).dtype_name(space.columns.rows) == cache
         rounded = space.columns.stretch[:, None] * np.array(space.columns.rows.tolist(), np.float64)
         np.testing.assert_allclose(space.columns.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
@@ -247,8 +251,8 @@ def test_loaded_columns_are_rounded_too(cache: str, library: Any) -> None:
     draw = np.random.default_rng(8)
     rows = draw.standard_normal((9, DIM))
     given = rows.astype(np.float32) if library is np else torch.tensor(rows, dtype=torch.float32)
-    space = vacant([7, 2, 4])
-    space.columns.load(given, np.array([7, 2, 4]), cache, 1)
+    space = vacant([7, 2, 4], cache=cache)
+    space.columns.load(given, np.array([7, 2, 4]), 1)
     rounded = space.columns.stretch[:, None] * np.array(space.columns.rows.tolist(), np.float64)
     np.testing.assert_allclose(rounded, rows[[7, 2, 4]], rtol=1e-2)
     np.testing.assert_allclose(space.columns.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
@@ -270,7 +274,7 @@ def test_scales() -> None:
 def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> None:
     """After each way a column can change, the kept geometry is that of the Gram matrix."""
     draw = np.random.default_rng(11)
-    space = vacant([None] * K)
+    space = vacant([None] * K, cache=cache)
 
     def check() -> None:
         afresh = Geometry(space.columns.gram.copy(), basis="unit", magnitude="fixed")
@@ -283,11 +287,11 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         if change == "vacate":
             space.coordinates.change_basis(space.columns.vacate(1, keep_owner=False))
         elif change == "load":
-            space.columns.load(rows, np.arange(K), cache, 1)
+            space.columns.load(rows, np.arange(K), 1)
         else:
             columns = [(j, j) for j in range(K)] if change == "install" else [(2, 0)]
             installed = [(c, i, f"{change}-{c}") for c, i in columns if change != "refresh"]
-            renewed(space, rows, columns if change == "refresh" else [], installed, cache)
+            renewed(space, rows, columns if change == "refresh" else [], installed)
         assert not np.array_equal(space.columns.gram, before)
         check()
 

@@ -15,9 +15,10 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.
 Otherwise a column that was nearly zero once would blow up estimates when it grows again."""
+LONGEST_CACHED = 3e38
+"""The longest update whose estimates can be computed in float32."""
 TWO_BYTES = ("float16", "bfloat16")
 
 
@@ -44,15 +47,16 @@ class Columns(Component):
     owners: list[ClientId | None]  # whose update each column is; None: vacant
     gram: Floats  # (k, k) of the raw columns, zero for vacant ones; replaced, never written into
     rows: Array | None = None  # (k, d) raw columns, divided by `stretch`
-    stretch: Floats | None = None  # (k,) |h_j| if two bytes per number could not hold h_j itself
+    stretch: Floats | None = None  # (k,) |h_j| if the type of `rows` could not hold h_j
     basis: str = "unit"
     magnitude: str = "fixed"
+    cache: str | None = None  # type of `rows`; None: that of the updates
     since: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # (k,) rounds, 0: none
 
     @staticmethod
-    def vacant(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Columns:
-        gram = np.zeros((len(owners), len(owners)))
-        return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
+    def vacant(owners: Sequence[ClientId | None], **kind: Any) -> Columns:
+        """`kind` are basis, magnitude and cache."""
+        return Columns(owners=list(owners), gram=np.zeros((len(owners), len(owners))), **kind)
 
     def __post_init__(self) -> None:
         if not len(self.since):
@@ -68,6 +72,7 @@ class Columns(Component):
             self.rows,
             coefficients * self._row_scale(),
             gram_of=gram_of,
+            longest=math.inf if self.cache in (None, "float64") else LONGEST_CACHED,
             precise=precise,
         )
         if self.rows is None:
@@ -118,7 +123,6 @@ class Columns(Component):
         roles: ColumnRoles,
         takeovers: Pairs,
         active: Active,
-        cache: str | None,
         sent: Floats | None = None,
     ) -> Floats | None:
         """Columns for the next round.
@@ -152,17 +156,17 @@ class Columns(Component):
             for column, position in changed.items():
                 added = sent[position : position + 1] * self._row_scale()
                 fresh[column] = fresh[column] - active.kernels.combine(added, self.rows)[0]
-        self._store(fresh, gram, cache, updates, active.kernels)
+        self._store(fresh, gram, updates, active.kernels)
         return change
 
-    def load(self, rows: Array, picked: Integers, cache: str | None, number: int) -> None:
+    def load(self, rows: Array, picked: Integers, number: int) -> None:
         """Take all columns from rows[picked] in round `number`, one per owner in order."""
         self.since[:] = number
         if len(picked):
             chosen = rows[picked]
             kernels = kernels_for(rows)
             gram = kernels.products(chosen, chosen)
-            self._store(dict(enumerate(chosen)), gram, cache, rows, kernels)
+            self._store(dict(enumerate(chosen)), gram, rows, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
         """Remove a column. Returns the map that removes everybody's coordinate on it."""
@@ -176,14 +180,6 @@ class Columns(Component):
         change = np.eye(len(self.owners))
         change[column, column] = 0.0
         return change
-
-    def kept_as(self, updates: Array, cache: str | None) -> str | None:
-        """The type of raw columns; None if they are stored at unit length in two bytes."""
-        kernels, rows = kernels_for(updates), self.rows
-        if rows is None:
-            rows = updates if cache is None else kernels.allocate((0, 1), updates, cache)
-        kept = kernels.dtype_name(rows)
-        return None if kept in TWO_BYTES else kept
 
     def _set_gram(self, gram: Floats) -> None:
         self.gram = gram
@@ -199,18 +195,13 @@ class Columns(Component):
         return generalised_inverse(inner) @ across
 
     def _store(
-        self,
-        fresh: Mapping[int, Array],
-        gram: Floats,
-        cache: str | None,
-        like: Array,
-        kernels: Kernels,
+        self, fresh: Mapping[int, Array], gram: Floats, like: Array, kernels: Kernels
     ) -> None:
         """rows[column] <- fresh[column], where `gram` is of the exact columns."""
         if self.rows is None:
-            dtype = cache or kernels.dtype_name(like)
+            dtype = self.cache or kernels.dtype_name(like)
             self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, dtype)
-            if dtype in TWO_BYTES:
+            if dtype in TWO_BYTES or self.rows.dtype.itemsize < like.dtype.itemsize:
                 self.stretch = np.ones(len(self.owners))
         if self.stretch is not None:
             self._store_rounded(fresh, gram, kernels)
@@ -220,7 +211,7 @@ class Columns(Component):
             self._set_gram(gram)
 
     def _store_rounded(self, fresh: Mapping[int, Array], gram: Floats, kernels: Kernels) -> None:
-        """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
+        """At unit length, which every type holds; the Gram matrix is of the rounded columns."""
         assert self.rows is not None and self.stretch is not None
         columns = np.array([*fresh])
         lengths = np.sqrt(gram[columns, columns])

@@ -154,10 +154,6 @@ class FedSteerOptions(WarmUpOptions):
         return self.core_set is None and self.select == "search"
 
     @property
-    def stores_snapshot(self) -> bool:
-        return self.warm_start == "updates"
-
-    @property
     def width(self) -> int:
         """Numbers per sketch."""
         return self.sketch_width or 10 * len(self.core_set or range(self.core_size))

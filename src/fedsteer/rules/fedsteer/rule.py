@@ -198,7 +198,7 @@ class FedSteer(Algorithm):
 
                 changes = reselect(options, clients, active, own.sketches, owners)
         added = None if sent is None else sent.coordinates
-        change = columns.renew(result, roles, changes, active, options.cache, added)
+        change = columns.renew(result, roles, changes, active, added)
         if change is not None:
             own.change_basis(change)
 
@@ -228,14 +228,10 @@ class FedSteer(Algorithm):
         fresh.sketches = own.sketches
         if last and options.warm_start == "updates":
             slots = clients.roster.find([owner for owner in owners if owner is not None])
-            fresh.columns.load(collected.rows, slots, options.cache, clients.number)
+            fresh.columns.load(collected.rows, slots, clients.number)
         if last and fresh.sketches is not None:  # re-selection must know whom the search chose
             fresh.sketches[collected.slots] = collected.sketch(options.width, options.seed)
         return fresh
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: FedSteerMemory = memory.own
-        return own.columns.kept_as(updates, self.options.cache)
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
         own: FedSteerMemory = memory.own
@@ -252,7 +248,9 @@ class FedSteer(Algorithm):
         """Vacant columns for these owners, and zero coordinates for the members."""
         options = self.options
         return FedSteerMemory(
-            columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
+            columns=Columns.vacant(
+                owners, basis=options.basis, magnitude=options.magnitude, cache=options.cache
+            ),
             coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
             drift=Drift(options.alpha, np.zeros(len(owners))) if options.alpha else None,
         )

@@ -75,9 +75,6 @@ class Kernels(Protocol):
     def allocate(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         """Zeros in the library, on the device and, by default, of the dtype of `like`."""
 
-    def largest(self, updates: Array, position: int) -> float:
-        """The largest absolute value in one of the updates."""
-
     def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
         """A NumPy array, which may share memory, and the dtype's name; bfloat16 as uint16 bits."""
 

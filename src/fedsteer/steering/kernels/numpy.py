@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -122,10 +122,6 @@ def sketch(updates: Rows, width: int, seed: int) -> Floats:
 
 def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> NDArray[Any]:
     return np.zeros(shape, like.dtype if dtype is None else _dtype(dtype))
-
-
-def largest(updates: Array, position: int) -> float:
-    return float(abs(updates[position]).max())
 
 
 def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:

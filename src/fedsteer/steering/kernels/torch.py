@@ -26,9 +26,6 @@ FUSED = "fedsteer.steering.kernels.fused"
 
 Rows: TypeAlias = Tensor | Vectors
 
-# Indices and operators alone: tensors can do that too.
-largest = in_numpy.largest
-
 
 def _blocks(array: Rows, widened: int = 0) -> Iterator[slice]:
     """Of the last dimension; `widened` rows are copied to float64 in each block."""
