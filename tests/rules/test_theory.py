@@ -170,7 +170,7 @@ def with_coordinates(state: State, coordinates: Any) -> State:
     changed = state.copy()
     own = memory(changed)
     own.coordinates.write(np.arange(N), coordinates)
-    own.coordinates.total = SIZES @ coordinates
+    own.coordinates.sum_anew(SIZES[None])
     return changed
 
 

@@ -25,7 +25,7 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, kernels_for, kernels_named, library_of
 from fedsteer.steering.view import ClientsView
 
-VERSION = 3
+VERSION = 4
 Arrays = dict[str, NDArray[Any]]
 
 

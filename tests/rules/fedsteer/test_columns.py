@@ -11,11 +11,9 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.rules.fedsteer import coordinates as module
-from fedsteer.rules.fedsteer.columns import Columns
+from fedsteer.rules.fedsteer.columns import Columns, Geometry
 from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.ridge import pseudo_inverse
-from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.rules.fedsteer.rule import FedSteerMemory
 from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import enrol_population
@@ -51,19 +49,13 @@ def renewed(
     active, _ = people.activate(checked, uses_probabilities=True, max_weight=None)
     assert active is not None
     everybody = np.arange(count)
-    result = space.columns.sweep(active, everybody, np.zeros(K), precise=False)
-    roles = ColumnRoles(
-        core=list(refreshed),
-        refreshed=list(refreshed),
-        candidates=[],
-        gram_of=everybody,
-        stale=[],
-        reselecting=False,
-    )
+    result = space.columns.sweep(active, everybody, np.zeros(K), ridge=0.5)
     names = {position: name for _, position, name in installed}
     called = replace(active.round, clients=[names.get(i, i) for i in range(count)])
     active, takeovers = replace(active, round=called), [(c, i) for c, i, _ in installed]
-    change = space.columns.renew(result, roles, takeovers, active)
+    change = space.columns.renew(
+        result, active, refreshed=refreshed, takeovers=takeovers, gram_of=everybody
+    )
     if change is not None:
         space.coordinates.change_basis(change)
 
@@ -74,7 +66,7 @@ def filled(draw: Any, magnitude: str = "fixed", basis: str = "unit") -> FedSteer
     renewed(space, columns, installed=[(j, j, f"first-{j}") for j in range(K)])
     coordinates = draw.standard_normal((N, K))
     space.coordinates.write(np.arange(N), coordinates)
-    space.coordinates.total = np.arange(1, N + 1) @ coordinates
+    space.coordinates.sum_anew(np.arange(1.0, N + 1)[None])
     return space
 
 
@@ -171,14 +163,18 @@ def test_lazy_maps_equal_eager_mapping(magnitude: str) -> None:
                 space.coordinates.read(slots), eager[slots], rtol=0, atol=1e-9
             )
             eager[slots] = draw.standard_normal((2, K))
-            space.coordinates.total = space.coordinates.total + sizes[slots] @ (
-                eager[slots] - space.coordinates.read(slots)
+            weights = sizes[None, slots]
+            space.coordinates.replace(
+                slots,
+                old=space.coordinates.read(slots),
+                new=eager[slots],
+                old_weights=weights,
+                weights=weights,
             )
-            space.coordinates.write(slots, eager[slots])
         assert len(space.coordinates.maps) < module.MOST_MAPS
     assert np.abs(eager).max() > 0.1
     np.testing.assert_allclose(space.coordinates.read(np.arange(N)), eager, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(space.coordinates.total, sizes @ eager, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(space.coordinates.sums[0], sizes @ eager, rtol=0, atol=1e-8)
 
 
 def test_a_newcomer_after_a_swap_starts_at_zero() -> None:
@@ -195,7 +191,7 @@ def test_a_newcomer_after_a_swap_starts_at_zero() -> None:
 def test_vacate(keep_owner: bool) -> None:
     draw = np.random.default_rng(6)
     space = filled(draw)
-    coordinates, total = space.coordinates.read(np.arange(N)), space.coordinates.total.copy()
+    coordinates, total = space.coordinates.read(np.arange(N)), space.coordinates.sums[0].copy()
     space.coordinates.change_basis(space.columns.vacate(1, keep_owner=keep_owner))
     assert space.columns.owners[1] == ("first-1" if keep_owner else None)
     assert space.columns.geometry.present.tolist() == [1.0, 0.0, 1.0]
@@ -206,7 +202,7 @@ def test_vacate(keep_owner: bool) -> None:
     )
     coordinates[:, 1] = total[1] = 0.0
     np.testing.assert_array_equal(space.coordinates.read(np.arange(N)), coordinates)
-    np.testing.assert_array_equal(space.coordinates.total, total)
+    np.testing.assert_array_equal(space.coordinates.sums[0], total)
     # No client has a coordinate on the next owner's column.
     renewed(space, draw.standard_normal((1, DIM)), installed=[(1, 0, "next")])
     np.testing.assert_allclose(

@@ -16,14 +16,15 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.geometry import Geometry
-from fedsteer.rules.fedsteer.ridge import generalised_inverse, ridge_solve
+from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_solve
 from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -38,6 +39,50 @@ Otherwise a column that was nearly zero once would blow up estimates when it gro
 LONGEST_CACHED = 3e38
 """The longest update whose estimates can be computed in float32."""
 TWO_BYTES = ("float16", "bfloat16")
+
+
+class Geometry:
+    """Scales of the columns. Read-only.
+
+    gram     (k, k) of the raw columns
+    basis    "unit" or "mean"
+    scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
+    present  (k,) 1, or 0 for vacant columns and columns of zeros
+    stored   (k,) from raw columns to those that stored coordinates refer to
+    scaled   (k, k) K, the Gram matrix of the scaled columns
+    """
+
+    def __init__(self, gram: Floats, *, basis: str, magnitude: str) -> None:
+        squares = gram.diagonal()
+        here = squares > 0
+        lengths = np.sqrt(squares, out=np.ones(len(gram)), where=here)
+        self.gram = gram
+        self.present: Floats = here.astype(np.float64)
+        self.scale: Floats = self.present / (len(gram) if basis == "mean" else lengths)
+        self.stored = self.present if magnitude == "follow" else self.scale
+        # scale * scale could overflow
+        self.scaled: Floats = (gram * self.scale[:, None]) * self.scale
+
+    def beliefs(self, products: Floats, old: Floats, new: Floats) -> Beliefs:
+        """What stored coordinates said of updates.
+
+        products   (k, m) of raw columns and updates
+        old, new   (m, k) before and after the round
+        """
+        present = np.flatnonzero(self.present)
+        return Beliefs(
+            before=self._estimates(products, old),
+            after=self._estimates(products, new),
+            condition=condition(self.scaled[np.ix_(present, present)]),
+            columns=len(present),
+        )
+
+    def _estimates(self, products: Floats, stored: Floats) -> Estimates:
+        coordinates = stored * self.stored
+        return Estimates(
+            products=np.vecdot(coordinates, products.T),
+            squares=np.vecdot(coordinates @ self.gram, coordinates),
+        )
 
 
 @dataclass
@@ -63,9 +108,7 @@ class Columns(Component):
             self.since = np.zeros(len(self.owners), np.int64)
         self._set_gram(self.gram)
 
-    def sweep(
-        self, active: Active, gram_of: Integers, coefficients: Floats, *, precise: bool
-    ) -> Pass:
+    def sweep(self, active: Active, gram_of: Integers, coefficients: Floats, ridge: float) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
         result = active.one_pass(
             active.weights,
@@ -73,7 +116,8 @@ class Columns(Component):
             coefficients * self._row_scale(),
             gram_of=gram_of,
             longest=math.inf if self.cache in (None, "float64") else LONGEST_CACHED,
-            precise=precise,
+            # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+            precise=ridge < 1e-3,
         )
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
@@ -109,6 +153,10 @@ class Columns(Component):
                 stored[position, column] = ratio if follow else norms[position]
         return stored
 
+    def beliefs(self, products: Floats, *, old: Floats, new: Floats) -> Callable[[], Beliefs]:
+        """See `Geometry.beliefs`; not computed before it is called."""
+        return partial(self.geometry.beliefs, products=products, old=old, new=new)
+
     def estimates(self, coordinates: Floats, like: Array) -> Array:
         """(m, d) the estimates that stored coordinates stand for."""
         kernels = kernels_for(like)
@@ -120,25 +168,28 @@ class Columns(Component):
     def renew(
         self,
         result: Pass,
-        roles: ColumnRoles,
-        takeovers: Pairs,
         active: Active,
-        sent: Floats | None = None,
+        *,
+        refreshed: Pairs,
+        takeovers: Pairs,
+        gram_of: Integers,
+        added: Floats | None = None,
     ) -> Floats | None:
-        """Columns for the next round.
+        """Columns for the next round, of the updates at these (column, position in the round).
 
         Refreshed columns take their owner's new update, then the takeovers happen. Returns the
         map M for all coordinates if a column went from one client to another, else None.
 
-        sent   (m, k) coordinates of what corrections added to the updates; it stays out
+        gram_of   positions whose mutual products `result` has
+        added     (m, k) coordinates of what corrections added to the updates; it stays out
         """
-        changed = dict(roles.refreshed) | dict(takeovers)
+        changed = dict(refreshed) | dict(takeovers)
         if not changed:
             return None
         self.since[list(changed)] = active.round.number
-        place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
-        gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
-        _exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
+        place = {position: i for i, position in enumerate(gram_of.tolist())}
+        gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
+        _exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])
         before, both = gram.copy(), gram.copy()
         swaps = [(column, place[position]) for column, position in takeovers]
         for column, update in swaps:
@@ -152,10 +203,11 @@ class Columns(Component):
             self.owners[column] = active.round.clients[position]
         updates = active.round.updates
         fresh = {column: updates[position] for column, position in changed.items()}
-        if sent is not None and self.rows is not None:
-            for column, position in changed.items():
-                added = sent[position : position + 1] * self._row_scale()
-                fresh[column] = fresh[column] - active.kernels.combine(added, self.rows)[0]
+        if added is not None and self.rows is not None:
+            factors = added[[*changed.values()]] * self._row_scale()
+            parts = active.kernels.combine(factors, self.rows)
+            for column, part in zip(changed, parts, strict=True):
+                fresh[column] = fresh[column] - part
         self._store(fresh, gram, updates, active.kernels)
         return change
 
@@ -169,7 +221,7 @@ class Columns(Component):
             self._store(dict(enumerate(chosen)), gram, rows, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
-        """Remove a column. Returns the map that removes everybody's coordinate on it."""
+        """Remove a column. Returns the map that removes every client's coordinate on it."""
         gram = self.gram.copy()
         gram[column] = gram[:, column] = 0.0
         self._set_gram(gram)
@@ -181,16 +233,14 @@ class Columns(Component):
         change[column, column] = 0.0
         return change
 
-    def _set_gram(self, gram: Floats) -> None:
+    def _set_gram(self, gram: Floats) -> Geometry:
         self.gram = gram
-        self.geometry = self._geometry(gram)
-
-    def _geometry(self, gram: Floats) -> Geometry:
-        return Geometry(gram, basis=self.basis, magnitude=self.magnitude)
+        self.geometry = Geometry(gram, basis=self.basis, magnitude=self.magnitude)
+        return self.geometry
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
-        old, new = self._geometry(before).stored, self._geometry(after).stored
+        old, new = self._set_gram(before).stored, self._set_gram(after).stored
         inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
         return generalised_inverse(inner) @ across
 
