@@ -61,16 +61,15 @@ class Coordinates(Component):
 
     def replace(
         self, slots: Integers, *, old: Floats, new: Floats, old_weights: Floats, weights: Floats
-    ) -> None:
-        """s_i <- new, in the sums with (w, m) `weights` in place of `old_weights`."""
+    ) -> bool:
+        """s_i <- new, in the sums with (w, m) `weights` in place of `old_weights`.
+
+        Returns whether rounding could show in what is left of a sum.
+        """
         self.write(slots, new)
         removed = old_weights @ old
         self.sums = self.sums + weights @ new - removed
         self.longest = np.maximum(self.longest, np.vecdot(removed, removed))
-
-    @property
-    def blurred(self) -> bool:
-        """Whether rounding could show in what is left of a sum."""
         left = np.vecdot(self.sums, self.sums)
         return bool((self.longest > OUTWEIGHS**2 * left).any())
 

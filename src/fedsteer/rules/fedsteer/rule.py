@@ -179,10 +179,10 @@ class FedSteer(Algorithm):
         before, after = active.old_sizes[None], active.sizes[None]
         if own.drift is not None and corrected is not None:
             before, after = own.drift.commit(active, corrected)
-        coordinates.replace(
+        blurred = coordinates.replace(
             active.slots, old=computed.old, new=computed.new, old_weights=before, weights=after
         )
-        if coordinates.blurred:
+        if blurred:
             own.sum_anew(memory.clients, active)
         change = own.columns.renew(
             computed.result,
