@@ -22,8 +22,7 @@ class Options:
 
     probabilities: str | float = option(
         "known",
-        "source of p_i: passed with each round, estimated from visits, or the fraction of clients "
-        "that the server samples",
+        "p_i: known with each round, estimated, or the fraction that the server samples",
         choices=("known", "intervals", "visits", "shrunk"),
         above=0.0,
         high=1.0,
@@ -36,36 +35,28 @@ class Options:
         None, "rho: the aggregate is at most rho times the mean norm of updates", above=0.0
     )
     update_bound: float | None = option(
-        None,
-        "an update more than so many times as long as the median of the latest 100, or as its "
-        "client's last, is shortened, the more the longer it is",
-        above=0.0,
+        None, "updates this many times as long as the usual ones are shortened", above=0.0
     )
     size_bound: float | None = option(
-        None, "a client's data points grow at most so many times from visit to visit", low=1.0
+        None, "a client's data points grow at most by this factor per visit", low=1.0
     )
     leave_after: float | None = option(
-        None, "a client silent for so many of its usual intervals leaves, until it is back", low=1.0
+        None, "usual intervals of silence after which a client leaves, until it returns", low=1.0
     )
     discount_estimates: bool = option(
-        False,
-        "estimates count less while far fewer clients come than probabilities='shrunk' predicts",
+        False, "estimates count less while far fewer clients come than 'shrunk' predicts"
     )
     step: str = option(
         "fixed",
-        "aligned: the aggregate is scaled by a factor that rises while aggregates agree with those "
-        "before them and falls when they do not",
+        "aligned: steps grow while aggregates agree with earlier ones, and shrink otherwise",
         choices=("fixed", "aligned"),
     )
     nobody_fresh: str = option(
-        "move",
-        "in a round without a fresh update, move the model by what is remembered, or hold it",
-        choices=("move", "hold"),
+        "move", "in rounds without a fresh update: move the model or not", choices=("move", "hold")
     )
     bad_clients: str = option(
         "refuse",
-        "if a client's input is unusable (NaN, wrong shape, duplicate, ...): refuse the round, or "
-        "drop the client, record it and continue",
+        "if a client's input is unusable: refuse the round, or drop the client",
         choices=("refuse", "drop"),
     )
     seed: int = option(0, "seed of the rule's own random draws", low=0)
