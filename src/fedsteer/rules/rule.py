@@ -168,6 +168,9 @@ class Rule:
         while True:
             checked = check_round(incoming.round, memory.clients.dim, incoming.like)
             incoming.round = checked.round
+            needed = self._acting(memory).needs
+            if "steps" in needed and checked.round.clients and checked.round.steps is None:
+                raise RoundRefused(f"{self.name} needs steps: each client's number of local steps")
             active, faults = memory.clients.activate(
                 checked,
                 uses_probabilities=self.uses_probabilities,

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.errors import RoundRefused
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Memory, Outcome, Requests
 from fedsteer.rules.fedavg import AVERAGES, AveragingRule
@@ -75,11 +74,6 @@ class Scaffold(AveragingRule):
             if has
         }
         return replace(asked, shared={"control": own.control}, each=each)
-
-    def compute(self, memory: Memory, active: Active) -> Outcome:
-        if len(active) and active.round.steps is None:
-            raise RoundRefused("SCAFFOLD needs steps: each client's number of local steps")
-        return super().compute(memory, active)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: ScaffoldMemory = memory.own

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.errors import RoundRefused
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Pass
 from fedsteer.steering.table import Table
@@ -56,12 +55,8 @@ class Drift(Component):
         self, active: Active, rate: float | None, coordinates: Floats, sums: Floats
     ) -> Corrected:
         """What clients with these s_i were expected to send, and what their corrections added."""
-        steps = active.round.steps
-        if steps is None:
-            if len(active):
-                raise RoundRefused("drift needs steps: each client's number of local steps")
-            steps = np.zeros(0)
         assert rate is not None
+        steps = active.round.steps if len(active) else np.zeros(0)
         before, paces = self.paces[active.slots], rate * steps
         added = paces * active.fresh  # clients that are only refreshed are sent nothing
         if active.update_factors is not None:
