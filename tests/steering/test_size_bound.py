@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.size_bound import LATEST, SizeBound
+from fedsteer.steering.bounds import LATEST, SizeBound
 
 DIM, CLIENTS = 4, 10
 SIZE = 100.0

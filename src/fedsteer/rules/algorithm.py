@@ -9,9 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from fedsteer.rules.beliefs import Beliefs
+import numpy as np
+
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
@@ -54,6 +55,29 @@ class Requests:
     def everyone(self) -> tuple[ClientId, ...]:
         """All clients that are asked for anything."""
         return self.train + self.refresh + self.collect
+
+
+class Estimates(NamedTuple):
+    """What a rule believed of this round's updates."""
+
+    products: Floats  # (m,) g_i . estimate_i
+    squares: Floats  # (m,) |estimate_i|^2
+
+    def residuals(self, squares: Floats) -> Floats:
+        """(m,) |g_i - estimate_i|^2, where |g_i|^2 are `squares`."""
+        return np.maximum(squares - 2 * self.products + self.squares, 0.0)
+
+
+class Beliefs(NamedTuple):
+    """What a rule believed of the active clients, and how good its basis was.
+
+    By default: it estimated that nobody sends anything, and has no basis.
+    """
+
+    before: Estimates = Estimates(np.zeros(1), np.zeros(1))  # when the updates came in
+    after: Estimates = Estimates(np.full(1, np.nan), np.full(1, np.nan))  # solved for them
+    condition: float = float("nan")  # of the Gram matrix of the basis
+    columns: int = 0  # of the basis in use
 
 
 @dataclass(frozen=True, kw_only=True)

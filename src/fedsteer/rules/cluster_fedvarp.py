@@ -21,8 +21,7 @@ import numpy as np
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import numbers_by_client, option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.algorithm import Algorithm, Beliefs, Estimates, Memory, Outcome
 from fedsteer.rules.options import Options, WarmUpOptions
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.clusters import ClusterMemory, k_means

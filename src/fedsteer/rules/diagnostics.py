@@ -16,8 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Action
-from fedsteer.rules.beliefs import Beliefs
+from fedsteer.rules.algorithm import Action, Beliefs
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.state import State

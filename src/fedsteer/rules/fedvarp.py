@@ -12,8 +12,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.algorithm import Algorithm, Beliefs, Estimates, Memory, Outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats

@@ -19,14 +19,13 @@ from fedsteer.rules.options import FREE_OPTIONS, LENGTH_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
+from fedsteer.steering.bounds import Bounded, NormBound, SizeBound
 from fedsteer.steering.checks import Incoming, check_round, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.norm_bound import Bounded, NormBound
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
-from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
 
 

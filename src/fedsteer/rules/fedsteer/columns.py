@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.algorithm import Beliefs, Estimates
 from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_solve
 from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
