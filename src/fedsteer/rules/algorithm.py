@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from fedsteer.rules.options import Options
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.options import LENGTH_OPTIONS, Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
@@ -120,6 +121,12 @@ class Algorithm(ABC):
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        if self.own_rate:
+            for name in LENGTH_OPTIONS:
+                if getattr(options, name) not in (None, "fixed"):
+                    raise ConfigurationError(
+                        f"{self.name} moves the model itself: {name} cannot apply"
+                    )
 
     def __init_subclass__(cls) -> None:
         own = [getattr(cls, name) is not getattr(Algorithm, name) for name in MEMORY_HOOKS]

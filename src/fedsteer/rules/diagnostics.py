@@ -5,8 +5,7 @@ With g^_i what the rule believed of client i before it had g_i, and a_i = d_i/p_
     residual     r_i = |g_i|^2 - 2 g_i . g^_i + |g^_i|^2
     variance     sum_A a_i^2 (1 - p_i) r_i              Theorem 1, estimated from the active clients
 
-A server may take thousands of steps and look at none of this, so anything expensive is computed
-when it is first read.
+A server may take thousands of steps and look at none of this: it is computed when first read.
 """
 
 import math
@@ -139,7 +138,7 @@ class Diagnostics:
 class Step:
     """The result of a step: w <- w - rate * delta if action is "move"."""
 
-    delta: Array  # (d,) float32, or float64 for float64 updates
+    delta: Array  # (d,) float32, or float64 for float64 updates; zeros if action is "hold"
     state: State
     diagnostics: Diagnostics
     action: Action = "move"

@@ -1,7 +1,7 @@
 """Collecting one update of every client while the model stands still, cycle by cycle.
 
-Clients are asked as they become available. Rounds and uploads are counted, because nothing here is
-free: at p = .04, waiting once for 100 clients takes about 111 rounds, and the snapshot is N x d.
+Clients are asked as they become available: at p = .04, waiting once for 100 clients takes about 111
+rounds, and the snapshot is N x d.
 """
 
 from collections.abc import Sequence
@@ -54,8 +54,6 @@ class Collection(Component):
 
     cycles: int
     done: int = 0
-    rounds: int = 0
-    uploads: int = 0
     snapshot: RowStore = field(default_factory=RowStore)
     inverse: Table = field(default_factory=lambda: Table.empty(0))  # 1/p_i; 0: not yet answered
 
@@ -85,8 +83,6 @@ class Collection(Component):
 
     def commit(self, clients: Clients, active: Active, *, complete: bool) -> Collected | None:
         """Keep the updates. Returns the snapshot if it is complete now."""
-        self.rounds += 1
-        self.uploads += len(active)
         if len(active):
             self.snapshot.write(active.slots, active.round.updates, len(clients.sizes.values))
             self.inverse[active.slots] = active.inverse_probabilities

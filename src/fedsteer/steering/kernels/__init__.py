@@ -2,8 +2,7 @@
 
 Everything else in fedsteer has size k, m or N and is plain NumPy float64. A rule asks
 `kernels_for(updates)` and never learns which library it got; torch is imported only when a torch
-tensor comes in. Both modules provide the functions of `Kernels` and are tested against
-each other.
+tensor comes in. Both modules provide the functions of `Kernels` and are tested against each other;
 `fused` is the pass of torch on a GPU on which Triton works.
 """
 
