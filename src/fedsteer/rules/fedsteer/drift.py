@@ -56,7 +56,7 @@ class Drift(Component):
     ) -> Corrected:
         """What clients with these s_i were expected to send, and what their corrections added."""
         assert rate is not None
-        steps = active.round.steps if len(active) else np.zeros(0)
+        steps = active.round.steps if len(active.slots) else np.zeros(0)
         before, paces = self.paces[active.slots], rate * steps
         added = paces * active.fresh  # clients that are only refreshed are sent nothing
         if active.update_factors is not None:
