@@ -5,8 +5,7 @@ columns       the basis: the core clients' latest updates, and what follows from
 coordinates   the k numbers of every client, and their sums
 drift         what clients take out of their gradients
 ridge         small linear systems
-roles         which clients of a round touch which columns
-selection     who owns the columns before the first round
+owners        who owns the columns, before the first round and after each
 reselection   who owns them by `search`, Algorithm 2; loaded only by options that search
 options       everything you can set
 """

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsteer.rules.algorithm import Beliefs, Estimates
+from fedsteer.rules.fedsteer.owners import ColumnRoles
 from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_solve
-from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for

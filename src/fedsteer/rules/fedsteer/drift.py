@@ -24,7 +24,7 @@ from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:
     from fedsteer.rules.fedsteer.columns import Geometry
-    from fedsteer.rules.fedsteer.roles import ColumnRoles
+    from fedsteer.rules.fedsteer.owners import ColumnRoles
     from fedsteer.steering.rounds import Active
 
 

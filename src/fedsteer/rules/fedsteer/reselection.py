@@ -6,8 +6,8 @@ import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.rules.fedsteer.options import FedSteerOptions
+from fedsteer.rules.fedsteer.owners import Owners, searched_columns
 from fedsteer.rules.fedsteer.search import Snapshot, search
-from fedsteer.rules.fedsteer.selection import Owners, searched_columns
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.collection import Collected
 from fedsteer.steering.ids import ClientId

@@ -30,8 +30,13 @@ from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.drift import Corrected, Drift
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, takeovers
-from fedsteer.rules.fedsteer.selection import Owners, first_owners
+from fedsteer.rules.fedsteer.owners import (
+    ColumnRoles,
+    Owners,
+    column_roles,
+    first_owners,
+    takeovers,
+)
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
