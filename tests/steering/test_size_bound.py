@@ -34,7 +34,9 @@ def steps(reports: Any, rounds: int, **options: Any) -> list[Any]:
         clients = [client for client in range(CLIENTS) if (client + number) % 2]
         sizes = [reports(number, client) for client in clients]
         updates = np.ones((len(clients), DIM))
-        found.append(rule.step(state, Round(number, clients, updates, sizes=sizes)))
+        found.append(
+            rule.step(state, Round(number=number, clients=clients, updates=updates, sizes=sizes))
+        )
         state = found[-1].state
     return found
 
@@ -83,6 +85,8 @@ def test_a_population_that_shrinks_is_noticed() -> None:
         there = range(40) if number <= 500 else range(20)
         clients = [client for client in there if draw.random() < 0.3]
         updates, odds = np.ones((len(clients), DIM)), [0.3] * len(clients)
-        state = rule.step(state, Round(number, clients, updates, probabilities=odds)).state
+        state = rule.step(
+            state, Round(number=number, clients=clients, updates=updates, probabilities=odds)
+        ).state
     population = state.memory.clients.population  # type: ignore[attr-defined]
     assert population.mean == pytest.approx(20, rel=0.2)

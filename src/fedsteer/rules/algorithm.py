@@ -36,20 +36,15 @@ MEMORY_HOOKS = ("begin", "commit", "forget")
 class Requests:
     """Which clients to ask for what in a round.
 
-    train     clients whose update enters the aggregate
-    refresh   clients asked for an update that only refreshes what the server knows of them
-    collect   clients asked during a warm-up, while the model stands still
-    shared    payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
-    each      payload per client, e.g. {7: {"start": (d,) array}}; a "correction" is added to the
-              client's gradients
-
     The arrays belong to the state: use them before the step, or copy them.
     """
 
-    train: tuple[ClientId, ...] = ()
-    refresh: tuple[ClientId, ...] = ()
-    collect: tuple[ClientId, ...] = ()
+    train: tuple[ClientId, ...] = ()  # their updates enter the aggregate
+    refresh: tuple[ClientId, ...] = ()  # theirs only refresh what the server knows of them
+    collect: tuple[ClientId, ...] = ()  # asked during a warm-up, while the model stands still
+    # Payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
     shared: Mapping[str, Any] = field(default_factory=dict)
+    # and per client, e.g. {7: {"start": (d,) array}}; a "correction" is added to its gradients.
     each: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
@@ -72,11 +67,15 @@ class Estimates(NamedTuple):
 class Beliefs(NamedTuple):
     """What a rule believed of the active clients, and how good its basis was.
 
-    By default: it estimated that nobody sends anything, and has no basis.
+    By default: it had no estimates and has no basis.
     """
 
-    before: Estimates = Estimates(np.zeros(1), np.zeros(1))  # when the updates came in
-    after: Estimates = Estimates(np.full(1, np.nan), np.full(1, np.nan))  # solved for them
+    before: Estimates = Estimates(
+        products=np.zeros(1), squares=np.zeros(1)
+    )  # when the updates came in
+    after: Estimates = Estimates(
+        products=np.full(1, np.nan), squares=np.full(1, np.nan)
+    )  # solved for them
     condition: float = float("nan")  # of the Gram matrix of the basis
     columns: int = 0  # of the basis in use
 
@@ -90,7 +89,7 @@ class Outcome:
     action: Action = "move"
     phase: str = "train"
     core_set: tuple[ClientId, ...] = ()
-    believe: Callable[[], Beliefs] = Beliefs  # called if somebody looks
+    believe: Callable[[], Beliefs] = Beliefs  # called when first looked at
     scratch: Any = None  # what `commit` needs again
 
 

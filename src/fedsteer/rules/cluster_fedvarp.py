@@ -106,8 +106,8 @@ class ClusterFedVARP(Algorithm):
             believe=partial(
                 Beliefs,
                 before=Estimates(
-                    active.trust * np.sum(belongs * result.products, axis=0),
-                    active.trust**2 * squares @ belongs,
+                    products=active.trust * np.sum(belongs * result.products, axis=0),
+                    squares=active.trust**2 * squares @ belongs,
                 ),
                 columns=int((squares > 0).sum()),
             ),

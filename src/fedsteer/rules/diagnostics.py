@@ -46,7 +46,7 @@ class Diagnostics:
     sizes: Floats = field(default_factory=_empty)  # n_i used
     claimed_sizes: Floats | None = None  # n_i as reported; None: nothing was
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
-    gone: Mapping[ClientId, int] = field(default_factory=dict)  # left after so many silent rounds
+    gone: Mapping[ClientId, int] = field(default_factory=dict)  # left after these rounds of silence
     fading: Mapping[ClientId, int] = field(default_factory=dict)  # half way there
     core_set: tuple[ClientId, ...] = ()
     # Everything else follows from these. Nothing may be of size d, because diagnostics are kept.

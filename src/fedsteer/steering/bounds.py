@@ -106,7 +106,7 @@ class NormBound(Component):
         parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
         weighted = math.fsum(parts)
         weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
-        return NormSums(weighted, math.fsum([*parts, -weighted]), weight)
+        return NormSums(weighted=weighted, rest=math.fsum([*parts, -weighted]), weight=weight)
 
 
 @dataclass

@@ -68,7 +68,7 @@ class Incoming:
     dropped: dict[ClientId, str] = field(default_factory=dict)
 
     def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
-        """Go on without these clients, or refuse the round because of them."""
+        """Continue without these clients, or refuse the round because of them."""
         clients = self.round.clients
         if self.refuse:
             raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])

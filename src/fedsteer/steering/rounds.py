@@ -14,7 +14,7 @@ from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, P
 from fedsteer.steering.population import PopulationEstimate
 
 LARGEST_COUNT = 1e15
-"""Points or steps of a client: sums of such numbers are exact, and no product overflows."""
+"""Points or steps of a client: their sums are exact, and no product overflows."""
 RAREST = 1e-280
 """The smallest probability: many of its inverses times LARGEST_COUNT still sum to a number."""
 NOT_FINITE = "sent a non-finite update, or one with numbers too large to compute with"

@@ -14,7 +14,7 @@ c = u/n - sum_A d_i/p_i s_i and u = sum_i n_i s_i is kept running. c is known be
 read, so one pass over them yields Delta and every product that steps 3 and 4 need.
 Time O((k + m) d), memory O(k d + N k).
 
-With coordinates="own" (s_i = own_scale |h_i| e_i, X = everybody) this is FedVARP, or FedStale.
+With coordinates="own" (s_i = own_scale |h_i| e_i, X = all clients) this is FedVARP, or FedStale.
 """
 
 from __future__ import annotations

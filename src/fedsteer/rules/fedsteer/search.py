@@ -52,7 +52,14 @@ class Snapshot:
             projections, squares = cosines, (inverse > 0).astype(float)
         diagonal = projections**2 @ weights
         energy = float(weights @ squares)
-        return Snapshot(cosines, projections, weights, diagonal, energy, np.flatnonzero(usable))
+        return Snapshot(
+            cosines=cosines,
+            projections=projections,
+            weights=weights,
+            diagonal=diagonal,
+            energy=energy,
+            usable=np.flatnonzero(usable),
+        )
 
     def scatter(self, rows: Integers) -> Floats:
         """S_jl for j in `rows` and all l."""
@@ -102,7 +109,7 @@ def search(
 ) -> Integers:
     """Best single swap after best single swap until none helps; columns keep their positions.
 
-    `candidates` may be swapped in (default: everybody). J never rises.
+    `candidates` may be swapped in (default: all). J never rises.
     """
     core = np.array(start, dtype=np.int64)
     pool = snapshot.usable if candidates is None else np.intersect1d(candidates, snapshot.usable)
