@@ -91,7 +91,7 @@ class Scaffold(AveragingRule):
             return
         rates = 1.0 / (active.round.steps * self.options.local_rate)
         # g_i / (steps * rate) may overflow two bytes.
-        wide = "float64" if kernels.dtype_name(updates) == "float64" else "float32"
+        wide = "float64" if updates.dtype.itemsize == 8 else "float32"
         like = kernels.allocate((0, dim), updates, wide)
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows

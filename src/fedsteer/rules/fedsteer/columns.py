@@ -38,7 +38,8 @@ LONGEST = 1e3
 Otherwise a column that was nearly zero once would blow up estimates when it grows again."""
 LONGEST_CACHED = 3e38
 """The longest update whose estimates can be computed in float32."""
-TWO_BYTES = ("float16", "bfloat16")
+WIDE = 4
+"""Bytes of a type that holds what is left of an update without the correction in it."""
 
 
 class Geometry:
@@ -161,8 +162,7 @@ class Columns(Component):
         """(m, d) the estimates that stored coordinates stand for."""
         kernels = kernels_for(like)
         if self.rows is None:
-            shape = (len(coordinates), like.shape[1])
-            return kernels.allocate(shape, like, kernels.dtype_name(like))
+            return kernels.allocate((len(coordinates), like.shape[1]), like)
         return kernels.combine(coordinates * self._row_scale(), self.rows)
 
     def renew(
@@ -249,9 +249,8 @@ class Columns(Component):
     ) -> None:
         """rows[column] <- fresh[column], where `gram` is of the exact columns."""
         if self.rows is None:
-            dtype = self.cache or kernels.dtype_name(like)
-            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, dtype)
-            if dtype in TWO_BYTES or self.rows.dtype.itemsize < like.dtype.itemsize:
+            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, self.cache)
+            if self.rows.dtype.itemsize < max(like.dtype.itemsize, WIDE):
                 self.stretch = np.ones(len(self.owners))
         if self.stretch is not None:
             self._store_rounded(fresh, gram, kernels)

@@ -89,9 +89,6 @@ class Kernels(Protocol):
     def stack(self, updates: Any) -> Array:
         """A sequence of (d,) arrays as one (m, d) matrix, or `Vectors` if they are long."""
 
-    def dtype_name(self, array: Array) -> str:
-        """float16, bfloat16, float32 or float64."""
-
 
 def library_of(array: object) -> str:
     """ "torch" for torch tensors and `Vectors` of them, "numpy" for everything else."""

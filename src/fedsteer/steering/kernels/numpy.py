@@ -149,10 +149,6 @@ def stack(updates: Sequence[NDArray[Any]]) -> Rows:
     return np.stack(updates)
 
 
-def dtype_name(array: Rows) -> str:
-    return array.dtype.name
-
-
 def _dtype(name: str) -> np.dtype[Any]:
     # NumPy has no bfloat16, and float16 has less range, so such a cache is float32 here.
     return np.dtype("float32" if name == "bfloat16" else name)
