@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedsteer.rules.warm_up import Collected, Collection
 from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import Clients, enrol_population
-from fedsteer.steering.collection import Collected, Collection
 from fedsteer.steering.probability import Known
 from fedsteer.steering.rounds import Round
 

@@ -20,9 +20,9 @@ from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
 
 if TYPE_CHECKING:
+    from fedsteer.rules.warm_up import Collected
     from fedsteer.steering.aligned_step import AlignedStep
     from fedsteer.steering.clients import Clients
-    from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
 
 Action = Literal["move", "hold", "restart"]

@@ -8,8 +8,8 @@ from fedsteer.draws import generator
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.owners import Owners, searched_columns
 from fedsteer.rules.fedsteer.search import Snapshot, search
+from fedsteer.rules.warm_up import Collected
 from fedsteer.steering.clients import Clients
-from fedsteer.steering.collection import Collected
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Floats
 from fedsteer.steering.rounds import Active

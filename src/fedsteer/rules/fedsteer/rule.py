@@ -44,8 +44,8 @@ from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:
+    from fedsteer.rules.warm_up import Collected
     from fedsteer.steering.clients import Clients
-    from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
 
 
