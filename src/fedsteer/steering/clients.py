@@ -15,11 +15,10 @@ from fedsteer.steering.attendance import Attendance
 from fedsteer.steering.bounds import NormBound, SizeBound
 from fedsteer.steering.checks import Checked, Faults
 from fedsteer.steering.component import Component
-from fedsteer.steering.ids import ClientId, plain_ids
+from fedsteer.steering.ids import ClientId, Roster, plain_ids
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
-from fedsteer.steering.roster import Roster
 from fedsteer.steering.rounds import LARGEST_COUNT, Active
 from fedsteer.steering.table import OUTWEIGHS, Table
 

@@ -6,7 +6,7 @@ coordinates   the k numbers of every client, and their sums
 drift         what clients take out of their gradients
 ridge         small linear systems
 owners        who owns the columns, before the first round and after each
-reselection   who owns them by `search`, Algorithm 2; loaded only by options that search
+search        who owns them by Algorithm 2; loaded only by options that search
 options       everything you can set
 """
 

@@ -217,7 +217,7 @@ class FedSteer(Algorithm):
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:
-        from fedsteer.rules.fedsteer.reselection import owners_after_cycle
+        from fedsteer.rules.fedsteer.search import owners_after_cycle
 
         options, clients = self.options, memory.clients
         own: FedSteerMemory = memory.own
@@ -289,7 +289,7 @@ class FedSteer(Algorithm):
                 active.round.updates, options.width, options.seed
             )
             if roles.reselecting and not changes:
-                from fedsteer.rules.fedsteer.reselection import reselect
+                from fedsteer.rules.fedsteer.search import reselect
 
                 changes = reselect(options, memory.clients, active, own.sketches, owners)
         return changes
