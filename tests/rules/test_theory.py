@@ -114,7 +114,7 @@ def test_proposition_1_the_aggregate_is_unbiased(label: str, seed: int) -> None:
 
 @pytest.mark.parametrize("label", UNBIASED)
 def test_an_aligned_step_keeps_the_direction_unbiased(label: str) -> None:
-    """Its factor is the same whoever takes part, so the expectation is scaled and nothing else."""
+    """Its factor does not depend on who takes part: the expectation is scaled, nothing else."""
     name, options = UNBIASED[label]
     rule = make_rule(name, step="aligned", **options)
     state = with_history(rule)

@@ -1,4 +1,4 @@
-"""Wrong numbers of data points: believed only within reason, and not for ever."""
+"""Wrong numbers of data points: believed only within reason, and not forever."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_without_the_bound_it_stands_in_for_all_others_once_and_is_forgotten() -
 
 
 def test_a_new_unit_does_not_shorten_steps_for_good() -> None:
-    """From round 10 on everybody reports a tenth."""
+    """From round 10 on all clients report a tenth."""
     found = lengths(steps(lambda number, client: SIZE if number < 10 else SIZE / 10, 60))
     honest = lengths(steps(lambda number, client: SIZE, 60))
     np.testing.assert_allclose(found[12:], honest[12:], rtol=1e-9)

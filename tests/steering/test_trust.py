@@ -65,7 +65,7 @@ def test_a_doubted_estimate_counts_its_share_and_the_rest_is_the_weighted_sum(na
 
 
 def test_many_rare_clients_lose_no_trust() -> None:
-    """Ten of a thousand in each round, in an open population: nobody comes twice for long."""
+    """Ten of a thousand in each round, in an open population: for long, no client comes twice."""
     rule, draw = make_rule("fedsteer", preset="practical"), np.random.default_rng(0)
     state = rule.init(DIM)
     for number in range(1, 121):
@@ -89,7 +89,7 @@ def test_rounds_without_a_fresh_update_change_no_later_step(sizes: list[float] |
         updates = np.ones((len(clients), DIM)) + 0.1 * draw.normal(size=(len(clients), DIM))
         own = {} if sizes else {"sizes": [2.0] * len(clients)}
         number += 1
-        if played in (6, 7, 25):  # nobody is there for a long time
+        if played in (6, 7, 25):  # no client is there for a long time
             for idle in range(number, number + 50):
                 empty = rule.step(
                     interrupted, Round(number=idle, clients=[], updates=np.zeros((0, DIM)))
@@ -107,7 +107,7 @@ def test_rounds_without_a_fresh_update_change_no_later_step(sizes: list[float] |
 
 
 def test_a_refreshed_size_counts_in_earlier_rounds_even_if_the_model_is_held() -> None:
-    """Nobody else came; whether or not the round was held, it is forgotten once it is put right."""
+    """No other client came; held or not, a wrong size is forgotten once it is put right."""
     rule = make_rule("fedavg", nobody_fresh="hold")
     state = rule.init(DIM)
 
