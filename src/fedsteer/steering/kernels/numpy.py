@@ -84,9 +84,11 @@ def add_rows(
 def combine(matrix: Floats, updates: Rows) -> NDArray[Any]:
     work = _wide(updates.dtype)
     mixing = matrix.astype(work)
+    if not isinstance(updates, Vectors):
+        return mixing @ updates.astype(work, copy=False)
     result = np.empty((len(mixing), updates.shape[1]), work)
     for block in _blocks(updates.shape[1]):
-        result[:, block] = mixing @ updates[:, block].astype(work, copy=False)
+        result[:, block] = mixing @ updates[:, block]
     return result
 
 

@@ -140,6 +140,8 @@ def combine(matrix: Floats, updates: Rows) -> Tensor:
     work = _wide(updates)
     mixing = _beside(matrix, updates, work)
     with exact_products(updates):
+        if not isinstance(updates, Vectors):
+            return mixing @ updates.to(work)
         result = torch.empty((len(mixing), updates.shape[1]), dtype=work, device=updates.device)
         for block in _blocks(updates):
             torch.matmul(mixing, updates[:, block].to(work), out=result[:, block])
