@@ -6,6 +6,7 @@ A crossing is a call from one file of fedsteer into a function of another. The c
 fedsteer file on the stack, so library code in between hides nothing. The call of `step` itself
 counts, returns do not. There are 100 clients, each present with probability 0.1, and updates of
 1,000 weights as tensors, as in the simulator; the step shown is the median one of rounds 31 to 60.
+FedSteer is shown without `local_rate` and with it; the simulator passes it, and drift is corrected.
 
 The import closure is the rule's module and every fedsteer module it imports when it is loaded,
 directly or through others. A package's `__init__.py` counts only if a name is imported from it.
@@ -18,6 +19,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -30,6 +32,7 @@ import fedsteer
 
 SOURCE = Path(fedsteer.__file__).resolve().parent
 CLIENTS, DIM, ODDS, STEADY, ROUNDS = 100, 1_000, 0.1, 30, 60
+LOCAL_RATE = 0.1
 
 
 class Crossing(NamedTuple):
@@ -40,9 +43,9 @@ class Crossing(NamedTuple):
     function: str
 
 
-def median_step(name: str, preset: str) -> list[Crossing]:
+def median_step(name: str, preset: str, **options: Any) -> list[Crossing]:
     """The crossings of a typical step after the first rounds."""
-    rule = fedsteer.make_rule(name, preset=preset)
+    rule = fedsteer.make_rule(name, preset=preset, **options)
     draw = np.random.default_rng(0)
     state = rule.init(DIM, np.ones(CLIENTS), like=torch.zeros(DIM))
     steps = []
@@ -144,10 +147,18 @@ def main() -> None:
     parser.add_argument("--rule", default="fedsteer", choices=sorted(fedsteer.RULES))
     parser.add_argument("--preset", default="practical", choices=("paper", "practical"))
     options = parser.parse_args()
-    crossings = median_step(options.rule, options.preset)
-    print(to_table(crossings))
-    print(f"\n{len(crossings)} crossings in one step of {options.rule}, preset {options.preset}\n")
-    module = fedsteer.RULES[options.rule].__module__
+    kind = fedsteer.RULES[options.rule]
+    variants: list[dict[str, float]] = [{}]
+    if any(entry.name == "local_rate" for entry in fields(kind.options_type)):
+        variants.append({"local_rate": LOCAL_RATE})
+    for more in variants:
+        crossings = median_step(options.rule, options.preset, **more)
+        made = ", ".join(
+            [f"preset {options.preset}", *(f"{n}={value}" for n, value in more.items())]
+        )
+        print(to_table(crossings))
+        print(f"\n{len(crossings)} crossings in one step of {options.rule}, {made}\n")
+    module = kind.__module__
     modules = closure(module)
     for name, lines in sorted(modules.items()):
         print(f"{lines:>6}  {name}")

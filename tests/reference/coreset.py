@@ -40,7 +40,7 @@ def brute_force_swaps(
     ridge: float,
     candidates: Sequence[int] | None = None,
 ) -> dict[tuple[int, int], float]:
-    """J after every swap (out, in); `candidates` limits who may come in, everybody by default."""
+    """J after every swap (out, in); `candidates` limits which may come in, all by default."""
     G = np.asarray(G, dtype=np.float64)
     values = {}
     for place, leaving in enumerate(core):

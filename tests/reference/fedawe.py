@@ -8,15 +8,15 @@ from tests.reference.population import Client
 
 
 class NaiveFedAWE:
-    """Clients go on from the model of their last active round; innovations are echoed.
+    """Clients continue from the model of their last active round; innovations are echoed.
 
     w^{t+1} = (1/|A|) sum_A [ w_i - eta_g (t - tau_i) g_i ],   g_i = w_i - w_i^E
-    Delta = w^t - w^{t+1},   0 with nobody active
+    Delta = w^t - w^{t+1},   0 with no client active
     w_i <- w^{t+1}, tau_i <- t for i in A
 
     w_i is the initial model (that of the first step) and tau_i = 0 before the first active round,
-    rounds being numbered from 1. Whoever joins later starts from w^t with tau_i = t - 1. Sizes and
-    probabilities play no part.
+    rounds being numbered from 1. A client that joins later starts from w^t with tau_i = t - 1.
+    Sizes and probabilities play no part.
     """
 
     def __init__(self, dim: int, sizes: dict[Client, float] | None, rate: float = 1.0) -> None:

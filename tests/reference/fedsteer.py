@@ -28,7 +28,7 @@ class NaiveFedSteer:
 
     A is the clients of the round without those asked only to refresh; the latter take part in
     step 3 alone. A core client that leaves keeps its place in X, without a column until it is
-    back and active; everybody's coordinate on it is set to 0.
+    back and active; every client's coordinate on it is set to 0.
     """
 
     def __init__(

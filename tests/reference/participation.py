@@ -1,7 +1,7 @@
 """Estimates of 1/p_i for clients whose participation probability is unknown.
 
 Both keep the list of who was there in each round and recount from round 1 at every question.
-Rounds are numbered from 1; a number that was skipped is a round with nobody.
+Rounds are numbered from 1; a number that was skipped is an empty round.
 """
 
 from collections.abc import Sequence

@@ -21,9 +21,9 @@ class Population:
         d_i = n_i / n
         a_i = min(d_i / p_i, max_weight)
 
-    A round is one call of `begin`; a round with nobody adds 0 to the mean. While n = 0 every
+    A round is one call of `begin`; an empty round adds 0 to the mean. While n = 0 every
     weight is 0. `leave` takes the client's size away, from the mean as well: that
-    was a mean over everybody.
+    was a mean over all clients.
     """
 
     def __init__(self, sizes: dict[Client, float] | None) -> None:

@@ -34,7 +34,7 @@ class Enrolled:
     """A rule with options.
 
     open    it also works without sizes given at the start
-    mean    with everybody there, equal sizes and p = 1 it gives the mean of the updates
+    mean    with all clients there, equal sizes and p = 1 it gives the mean of the updates
     """
 
     name: str

@@ -117,8 +117,7 @@ def drive(case: Any, seed: int, dtype: type, closed: bool, tolerance: float) -> 
         )
         state = step.state
         assert step.delta.dtype == dtype
-        if not (step.action == "hold" and not expected.any()):
-            close(step.delta, expected, tolerance)
+        close(step.delta, expected, tolerance)
         known = [c for c in event.clients if hasattr(naive, "estimate")]
         believed = rule.estimate(state, known)
         if known and believed is not None:

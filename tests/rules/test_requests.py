@@ -82,7 +82,7 @@ def test_drift_is_off_until_the_local_rate_is_known() -> None:
 def test_a_round_without_steps_is_refused_if_drift_is_corrected() -> None:
     rule = make_rule("fedsteer", core_set=CORE, drift=0.5, local_rate=0.1)
     state = rule.init(DIM, SIZES)
-    with pytest.raises(RoundRefused, match="drift needs steps"):
+    with pytest.raises(RoundRefused, match="fedsteer needs steps"):
         rule.step(
             state, Round(number=1, clients=[2], updates=np.ones((1, DIM)), probabilities=[0.5])
         )

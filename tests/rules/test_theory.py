@@ -114,7 +114,7 @@ def test_proposition_1_the_aggregate_is_unbiased(label: str, seed: int) -> None:
 
 @pytest.mark.parametrize("label", UNBIASED)
 def test_an_aligned_step_keeps_the_direction_unbiased(label: str) -> None:
-    """Its factor is the same whoever takes part, so the expectation is scaled and nothing else."""
+    """Its factor does not depend on who takes part: the expectation is scaled, nothing else."""
     name, options = UNBIASED[label]
     rule = make_rule(name, step="aligned", **options)
     state = with_history(rule)
@@ -170,7 +170,7 @@ def with_coordinates(state: State, coordinates: Any) -> State:
     changed = state.copy()
     own = memory(changed)
     own.coordinates.write(np.arange(N), coordinates)
-    own.coordinates.total = SIZES @ coordinates
+    own.coordinates.sum_anew(SIZES[None])
     return changed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,9 +91,14 @@ def test_a_round_without_a_fresh_update_holds_the_model_and_lengthens_no_step() 
     assert played("aligned", "move", empty=5)[1] == ["move"] * 8
 
 
-def test_a_hold_is_recorded_as_no_movement() -> None:
-    rule = make_rule("fedvarp", step="aligned", nobody_fresh="hold")
-    done = rule.step(rule.init(3, [1, 1]), Round(number=1, clients=[], updates=np.zeros((0, 3))))
-    assert done.action == "hold"
-    assert done.diagnostics.delta_norm == 0.0
-    assert math.isnan(done.diagnostics.alignment)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, None], ids=str)
+def test_a_hold_is_no_movement_even_if_the_action_is_ignored(dtype: Any) -> None:
+    rule = make_rule("fedvarp", step="aligned", nobody_fresh="hold", probabilities=0.5)
+    updates: Any = np.ones((2, 3)) if dtype is None else torch.ones(2, 3, dtype=dtype)
+    first = rule.step(rule.init(3, [1, 1]), Round(number=1, clients=[0, 1], updates=updates))
+    held = rule.step(first.state, Round(number=2, clients=[], updates=[]))
+    assert (first.action, held.action) == ("move", "hold")
+    assert type(held.delta) is type(first.delta) and held.delta.dtype == first.delta.dtype
+    assert held.delta.tolist() == [0.0, 0.0, 0.0]
+    assert held.diagnostics.delta_norm == 0.0
+    assert math.isnan(held.diagnostics.alignment)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.clusters import k_means
+from fedsteer.rules.cluster_fedvarp import k_means
 
 
 def blobs(seed: int, *, per_blob: int = 6, apart: float = 10.0) -> tuple[Any, Any]:

@@ -35,6 +35,10 @@ def convert(values: Any, kind: str) -> Any:
     return np.array(values, dtype)
 
 
+def name_of(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
 def host(array: Any) -> Any:
     return array.double().numpy() if isinstance(array, torch.Tensor) else np.float64(array)
 
@@ -204,7 +208,7 @@ def test_combine_products_and_gram(kind: str, shape: Any) -> None:
     kernels = kernels_for(right)
     matrix = draw.standard_normal(shape)
     close(kernels.combine(matrix, right), matrix @ host(right), RELATIVE[work_type(kind)])
-    assert kernels.dtype_name(kernels.combine(matrix, right)) == work_type(kind)
+    assert name_of(kernels.combine(matrix, right)) == work_type(kind)
     # Sums of float64 products of what is stored: exact whatever the stored type.
     close(kernels.products(left, right), host(left) @ host(right).T, 1e-12)
     close(kernels.products(right, right), host(right) @ host(right).T, 1e-12)
@@ -279,9 +283,9 @@ def test_small_operations(kind: str) -> None:
     stacked = kernels.stack([array[2], array[0]])
     np.testing.assert_array_equal(host(stacked), host(array)[[2, 0]])
     assert kernels.check(array) is None
-    assert kernels.dtype_name(array) == kind.partition("-")[2]
+    assert name_of(array) == kind.partition("-")[2]
     zeros = kernels.allocate((2, 0, 3), array, "float32")
-    assert tuple(zeros.shape) == (2, 0, 3) and kernels.dtype_name(zeros) == "float32"
+    assert tuple(zeros.shape) == (2, 0, 3) and name_of(zeros) == "float32"
     assert kernels.allocate((4,), array).dtype == array.dtype
 
 
@@ -314,7 +318,7 @@ def test_unusable_types_are_named(bad: Any) -> None:
 
 def test_both_libraries_offer_every_kernel() -> None:
     names = [name for name, _ in inspect.getmembers(Kernels, inspect.isfunction) if name[0] != "_"]
-    assert len(names) >= 13
+    assert len(names) >= 11
     for name in names:
         wanted = list(inspect.signature(getattr(Kernels, name)).parameters)[1:]
         for module in (in_numpy, in_torch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.norm_bound import NormBound
+from fedsteer.steering.bounds import NormBound
 from tests.reference.norm_bound import NaiveNormBound
 from tests.rules.enrolled import DIM, SIZES, events
 

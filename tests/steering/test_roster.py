@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsteer.steering.ids import ClientId, id_order
-from fedsteer.steering.roster import Roster
+from fedsteer.steering.ids import ClientId, Roster, id_order
 
 IDS = st.one_of(st.integers(-3, 12), st.sampled_from(["a", "b", "c", "0", "5"]))
 MOVES = st.lists(st.tuples(st.sampled_from("er"), st.lists(IDS, max_size=5, unique=True)))

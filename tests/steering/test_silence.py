@@ -23,7 +23,7 @@ def looked(
 
 
 def test_silence_is_measured_in_usual_intervals() -> None:
-    """Everybody's usual interval is about ten rounds; client 2 is used to longer ones."""
+    """The usual interval is about ten rounds; client 2 has longer ones."""
     last = [995, 996, 700, 700, 990]
     assert looked(last, [10, 12, 80, 10, 9], [50] * 5) == ([3], [])
     assert looked(last, [10, 12, 10, 10, 9], [50, 50, VISITS - 1, 50, 50]) == ([3], [])

@@ -1,4 +1,4 @@
-"""Wrong numbers of data points: believed only within reason, and not for ever."""
+"""Wrong numbers of data points: believed only within reason, and not forever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.size_bound import LATEST, SizeBound
+from fedsteer.steering.bounds import LATEST, SizeBound
 
 DIM, CLIENTS = 4, 10
 SIZE = 100.0
@@ -49,7 +49,9 @@ def steps(reports: Any, rounds: int, **options: Any) -> list[Any]:
         clients = [client for client in range(CLIENTS) if (client + number) % 2]
         sizes = [reports(number, client) for client in clients]
         updates = np.ones((len(clients), DIM))
-        found.append(rule.step(state, Round(number, clients, updates, sizes=sizes)))
+        found.append(
+            rule.step(state, Round(number=number, clients=clients, updates=updates, sizes=sizes))
+        )
         state = found[-1].state
     return found
 
@@ -96,7 +98,7 @@ def test_without_the_bound_it_stands_in_for_all_others_once_and_is_forgotten() -
 
 
 def test_a_new_unit_does_not_shorten_steps_for_good() -> None:
-    """From round 10 on everybody reports a tenth."""
+    """From round 10 on all clients report a tenth."""
     found = lengths(steps(lambda number, client: SIZE if number < 10 else SIZE / 10, 60))
     honest = lengths(steps(lambda number, client: SIZE, 60))
     np.testing.assert_allclose(found[12:], honest[12:], rtol=1e-9)
@@ -116,6 +118,8 @@ def test_a_population_that_shrinks_is_noticed() -> None:
         there = range(40) if number <= 500 else range(20)
         clients = [client for client in there if draw.random() < 0.3]
         updates, odds = np.ones((len(clients), DIM)), [0.3] * len(clients)
-        state = rule.step(state, Round(number, clients, updates, probabilities=odds)).state
+        state = rule.step(
+            state, Round(number=number, clients=clients, updates=updates, probabilities=odds)
+        ).state
     population = state.memory.clients.population  # type: ignore[attr-defined]
     assert population.mean == pytest.approx(20, rel=0.2)

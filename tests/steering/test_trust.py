@@ -53,8 +53,8 @@ def test_a_doubted_estimate_counts_its_share_and_the_rest_is_the_weighted_sum(na
         updates = draw.normal(size=(len(clients), DIM))
         trust = naive.next()
         naive.came.append(len(clients))
-        full = trusting.step(one, Round(number, clients, updates))
-        part = doubting.step(other, Round(number, clients, updates))
+        full = trusting.step(one, Round(number=number, clients=clients, updates=updates))
+        part = doubting.step(other, Round(number=number, clients=clients, updates=updates))
         assert part.diagnostics.trust == pytest.approx(trust, rel=1e-9)
         assert full.diagnostics.trust == 1.0
         alone = part.diagnostics.weights @ updates
@@ -65,13 +65,16 @@ def test_a_doubted_estimate_counts_its_share_and_the_rest_is_the_weighted_sum(na
 
 
 def test_many_rare_clients_lose_no_trust() -> None:
-    """Ten of a thousand in each round, in an open population: nobody comes twice for long."""
+    """Ten of a thousand in each round, in an open population: for long, no client comes twice."""
     rule, draw = make_rule("fedsteer", preset="practical"), np.random.default_rng(0)
     state = rule.init(DIM)
     for number in range(1, 121):
         clients = np.flatnonzero(draw.random(1000) < 0.01).tolist()
         updates = draw.normal(size=(len(clients), DIM))
-        step = rule.step(state, Round(number, clients, updates, sizes=[5.0] * len(clients)))
+        step = rule.step(
+            state,
+            Round(number=number, clients=clients, updates=updates, sizes=[5.0] * len(clients)),
+        )
         state = step.state
         assert step.diagnostics.trust == 1.0
 
@@ -86,27 +89,41 @@ def test_rounds_without_a_fresh_update_change_no_later_step(sizes: list[float] |
         updates = np.ones((len(clients), DIM)) + 0.1 * draw.normal(size=(len(clients), DIM))
         own = {} if sizes else {"sizes": [2.0] * len(clients)}
         number += 1
-        if played in (6, 7, 25):  # nobody is there for a long time
+        if played in (6, 7, 25):  # no client is there for a long time
             for idle in range(number, number + 50):
-                empty = rule.step(interrupted, Round(idle, [], np.zeros((0, DIM))))
+                empty = rule.step(
+                    interrupted, Round(number=idle, clients=[], updates=np.zeros((0, DIM)))
+                )
                 interrupted = empty.state
                 assert empty.action == "hold" and empty.diagnostics.delta_norm == 0.0
             number += 50
-        one = rule.step(plain, Round(played, clients, updates, **own))
-        other = rule.step(interrupted, Round(number, clients, updates, **own))
+        one = rule.step(plain, Round(number=played, clients=clients, updates=updates, **own))
+        other = rule.step(
+            interrupted, Round(number=number, clients=clients, updates=updates, **own)
+        )
         plain, interrupted = one.state, other.state
         np.testing.assert_array_equal(one.delta, other.delta)
         assert plain.clients.probabilities == interrupted.clients.probabilities
 
 
 def test_a_refreshed_size_counts_in_earlier_rounds_even_if_the_model_is_held() -> None:
-    """Nobody else came; whether or not the round was held, it is forgotten once it is put right."""
+    """No other client came; held or not, a wrong size is forgotten once it is put right."""
     rule = make_rule("fedavg", nobody_fresh="hold")
     state = rule.init(DIM)
 
     def play(number: int, clients: list[int], sizes: list[float], **more: Any) -> Any:
         updates, odds = np.ones((len(clients), DIM)), [0.5] * len(clients)
-        return rule.step(state, Round(number, clients, updates, odds, sizes=sizes, **more))
+        return rule.step(
+            state,
+            Round(
+                number=number,
+                clients=clients,
+                updates=updates,
+                probabilities=odds,
+                sizes=sizes,
+                **more,
+            ),
+        )
 
     for number in range(1, 21):
         state = play(number, [number % 2, 2 + number % 2], [10.0, 10.0]).state
@@ -124,7 +141,9 @@ def test_rounds_in_which_mifa_waits_count_as_visits() -> None:
     state = rule.init(DIM, [1.0] * 3)
     for number in range(1, 9):
         here = sorted({0, number % 2})
-        step = rule.step(state, Round(number, here, np.ones((len(here), DIM))))
+        step = rule.step(
+            state, Round(number=number, clients=here, updates=np.ones((len(here), DIM)))
+        )
         state = step.state
         assert step.action == "hold"
     probabilities = state.clients.probabilities

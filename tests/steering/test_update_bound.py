@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.norm_bound import LATEST, NormBound
+from fedsteer.steering.bounds import LATEST, NormBound
 from tests.reference.update_bound import NaiveUpdateBound
 from tests.rules.enrolled import DIM, SIZES, events
 

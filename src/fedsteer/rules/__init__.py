@@ -54,10 +54,7 @@ PRESETS = ("paper", "practical")
 def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     """A rule by name.
 
-    preset    "paper": as published; "practical": probabilities are estimated, steps follow the
-              agreement of rounds, long updates and aggregates are shortened, wrong sizes limited,
-              clients that vanished leave, a round without a fresh update holds the model, bad
-              clients are dropped, and FedSteer selects its core set online
+    preset    "paper": as published; "practical": for deployments, see `PRACTICAL`
     options   override the preset; `fedsteer rules NAME` lists them
 
     >>> make_rule("fedsteer", core_set=[3, 17, 42], ridge=0.5).name

@@ -6,22 +6,23 @@ round is checked, bounded and committed is written once, in `Rule`, which runs a
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from fedsteer.rules.beliefs import Beliefs
-from fedsteer.rules.options import Options
+import numpy as np
+
+from fedsteer.errors import ConfigurationError
+from fedsteer.rules.options import LENGTH_OPTIONS, Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
 
 if TYPE_CHECKING:
+    from fedsteer.rules.warm_up import Collected
     from fedsteer.steering.aligned_step import AlignedStep
     from fedsteer.steering.clients import Clients
-    from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
 
 Action = Literal["move", "hold", "restart"]
@@ -30,34 +31,53 @@ Action = Literal["move", "hold", "restart"]
 MEMORY_HOOKS = ("begin", "commit", "forget")
 """An algorithm with a memory of its own implements all of these."""
 
-LARGEST = {"float16": 65504.0, "bfloat16": 3e38, "float32": 3e38, "float64": math.inf}
-"""Largest finite value of each dtype."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Requests:
     """Which clients to ask for what in a round.
 
-    train     clients whose update enters the aggregate
-    refresh   clients asked for an update that only refreshes what the server knows of them
-    collect   clients asked during a warm-up, while the model stands still
-    shared    payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
-    each      payload per client, e.g. {7: {"start": (d,) array}}; a "correction" is added to the
-              client's gradients
-
     The arrays belong to the state: use them before the step, or copy them.
     """
 
-    train: tuple[ClientId, ...] = ()
-    refresh: tuple[ClientId, ...] = ()
-    collect: tuple[ClientId, ...] = ()
+    train: tuple[ClientId, ...] = ()  # their updates enter the aggregate
+    refresh: tuple[ClientId, ...] = ()  # theirs only refresh what the server knows of them
+    collect: tuple[ClientId, ...] = ()  # asked during a warm-up, while the model stands still
+    # Payload for all of them, e.g. {"proximal": mu} or {"control": (d,) array}
     shared: Mapping[str, Any] = field(default_factory=dict)
+    # and per client, e.g. {7: {"start": (d,) array}}; a "correction" is added to its gradients.
     each: Mapping[ClientId, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def everyone(self) -> tuple[ClientId, ...]:
         """All clients that are asked for anything."""
         return self.train + self.refresh + self.collect
+
+
+class Estimates(NamedTuple):
+    """What a rule believed of this round's updates."""
+
+    products: Floats  # (m,) g_i . estimate_i
+    squares: Floats  # (m,) |estimate_i|^2
+
+    def residuals(self, squares: Floats) -> Floats:
+        """(m,) |g_i - estimate_i|^2, where |g_i|^2 are `squares`."""
+        return np.maximum(squares - 2 * self.products + self.squares, 0.0)
+
+
+class Beliefs(NamedTuple):
+    """What a rule believed of the active clients, and how good its basis was.
+
+    By default: it had no estimates and has no basis.
+    """
+
+    before: Estimates = Estimates(
+        products=np.zeros(1), squares=np.zeros(1)
+    )  # when the updates came in
+    after: Estimates = Estimates(
+        products=np.full(1, np.nan), squares=np.full(1, np.nan)
+    )  # solved for them
+    condition: float = float("nan")  # of the Gram matrix of the basis
+    columns: int = 0  # of the basis in use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +89,7 @@ class Outcome:
     action: Action = "move"
     phase: str = "train"
     core_set: tuple[ClientId, ...] = ()
-    believe: Callable[[], Beliefs] = Beliefs  # called if somebody looks
+    believe: Callable[[], Beliefs] = Beliefs  # called when first looked at
     scratch: Any = None  # what `commit` needs again
 
 
@@ -100,6 +120,12 @@ class Algorithm(ABC):
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        if self.own_rate:
+            for name in LENGTH_OPTIONS:
+                if getattr(options, name) not in (None, "fixed"):
+                    raise ConfigurationError(
+                        f"{self.name} moves the model itself: {name} cannot apply"
+                    )
 
     def __init_subclass__(cls) -> None:
         own = [getattr(cls, name) is not getattr(Algorithm, name) for name in MEMORY_HOOKS]
@@ -145,10 +171,6 @@ class Algorithm(ABC):
     ) -> Component:
         """Its own memory after a warm-up cycle, for algorithms whose options ask for a warm-up."""
         raise NotImplementedError(f"{self.name} has no warm-up")
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        """The dtype in which updates are stored unscaled; None if they are not stored so."""
-        return None
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         """(m, d) the server's estimates of these clients' updates, like `memory.like`; None if the

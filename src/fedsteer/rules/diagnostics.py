@@ -5,8 +5,7 @@ With g^_i what the rule believed of client i before it had g_i, and a_i = d_i/p_
     residual     r_i = |g_i|^2 - 2 g_i . g^_i + |g^_i|^2
     variance     sum_A a_i^2 (1 - p_i) r_i              Theorem 1, estimated from the active clients
 
-A server may take thousands of steps and look at none of this, so anything expensive is computed
-when it is first read.
+A server may take thousands of steps and look at none of this: it is computed when first read.
 """
 
 import math
@@ -16,8 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Action
-from fedsteer.rules.beliefs import Beliefs
+from fedsteer.rules.algorithm import Action, Beliefs
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers
 from fedsteer.steering.state import State
@@ -48,7 +46,7 @@ class Diagnostics:
     sizes: Floats = field(default_factory=_empty)  # n_i used
     claimed_sizes: Floats | None = None  # n_i as reported; None: nothing was
     dropped: Mapping[ClientId, str] = field(default_factory=dict)
-    gone: Mapping[ClientId, int] = field(default_factory=dict)  # left after so many silent rounds
+    gone: Mapping[ClientId, int] = field(default_factory=dict)  # left after these rounds of silence
     fading: Mapping[ClientId, int] = field(default_factory=dict)  # half way there
     core_set: tuple[ClientId, ...] = ()
     # Everything else follows from these. Nothing may be of size d, because diagnostics are kept.
@@ -140,7 +138,7 @@ class Diagnostics:
 class Step:
     """The result of a step: w <- w - rate * delta if action is "move"."""
 
-    delta: Array  # (d,) float32, or float64 for float64 updates
+    delta: Array  # (d,) float32, or float64 for float64 updates; zeros if action is "hold"
     state: State
     diagnostics: Diagnostics
     action: Action = "move"

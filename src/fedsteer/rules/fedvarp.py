@@ -6,13 +6,13 @@
 Memory N x d. The sum over all clients is kept running.
 """
 
+from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.beliefs import Beliefs, Estimates
+from fedsteer.rules.algorithm import Algorithm, Beliefs, Estimates, Memory, Outcome
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats
@@ -20,27 +20,30 @@ from fedsteer.steering.memory import Recalled, UpdateMemory
 from fedsteer.steering.rounds import Active
 
 
+def recalled_outcome(recalled: Recalled, active: Active) -> Outcome:
+    """The outcome of a pass over fresh and stored updates."""
+    counted = active.trust * recalled.scales
+    estimates = Estimates(products=counted * recalled.dots, squares=counted**2 * recalled.squares)
+    return Outcome(
+        result=recalled.result,
+        weights=active.weights,
+        believe=partial(Beliefs, before=estimates),
+        scratch=recalled,
+    )
+
+
 class StaleUpdateRule(Algorithm):
     """Delta = sum_i d_i beta_i h_i + sum_A a_i (g_i - beta_i h_i), with last updates h_i."""
 
+    @abstractmethod
     def scales(self, recalled: Recalled) -> Floats:
         """(m,) beta_i of the active clients until their next visit."""
-        return np.ones(len(recalled.dots))
 
     def begin(self, clients: Clients) -> Component:
         return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own: UpdateMemory = memory.own
-        recalled = own.recall(active)
-        counted = active.trust * recalled.scales
-        estimates = Estimates(counted * recalled.dots, counted**2 * recalled.squares)
-        return Outcome(
-            result=recalled.result,
-            weights=active.weights,
-            believe=partial(Beliefs, before=estimates),
-            scratch=recalled,
-        )
+        return recalled_outcome(memory.own.recall(active), active)
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         recalled = outcome.scratch
@@ -48,10 +51,6 @@ class StaleUpdateRule(Algorithm):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         memory.own.forget(slots, memory.clients)
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: UpdateMemory = memory.own
-        return own.store.kept_as(updates)
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         return memory.own.estimates(slots, memory.like)
@@ -62,3 +61,6 @@ class FedVARP(StaleUpdateRule):
     """The last update of every client as its estimate."""
 
     name: ClassVar[str] = "fedvarp"
+
+    def scales(self, recalled: Recalled) -> Floats:
+        return np.ones(len(recalled.dots))

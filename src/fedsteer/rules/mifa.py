@@ -18,12 +18,12 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Memory, Outcome
-from fedsteer.rules.fedvarp import StaleUpdateRule
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
+from fedsteer.rules.fedvarp import recalled_outcome
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
-from fedsteer.steering.kernels import Floats
+from fedsteer.steering.kernels import Array, Floats
 from fedsteer.steering.memory import UpdateMemory
 from fedsteer.steering.rounds import Active
 
@@ -37,15 +37,8 @@ class MIFAOptions(Options):
     )
 
 
-@dataclass
-class MIFAMemory(UpdateMemory):
-    """The last updates, and the points of the clients that sent them."""
-
-    heard: float = 0.0  # sum of n_i over clients with an update
-
-
 @final
-class MIFA(StaleUpdateRule):
+class MIFA(Algorithm):
     """The mean of all clients' last updates."""
 
     name: ClassVar[str] = "mifa"
@@ -56,25 +49,24 @@ class MIFA(StaleUpdateRule):
     def begin(self, clients: Clients) -> Component:
         if self.options.start == "wait" and not clients.closed:
             raise ConfigurationError('start="wait" needs sizes, to know which clients to wait for')
-        return MIFAMemory()
+        return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own: MIFAMemory = memory.own
-        known = own.squares[active.slots] >= 0
-        heard = own.heard + float((active.sizes - np.where(known, active.old_sizes, 0.0)).sum())
-        total, shares = active.total, active.shares
+        own: UpdateMemory = memory.own
+        heard, total, shares = own.heard_with(active), active.total, active.shares
         if self.options.start == "seen":
             total, shares = heard, active.sizes / max(heard, 1e-300)
-        outcome = super().compute(memory, replace(active, total=total, weights=shares))
+        counted = replace(active, total=total, weights=shares)
         waiting = self.options.start == "wait" and heard < total * (1 - 1e-12)
-        scratch = (outcome.scratch, heard)
-        return replace(outcome, action="hold" if waiting else "move", scratch=scratch)
+        outcome = recalled_outcome(own.recall(counted), counted)
+        return replace(outcome, action="hold" if waiting else "move")
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        recalled, memory.own.heard = outcome.scratch
-        super().commit(memory, active, replace(outcome, scratch=recalled))
+        scales = np.ones(len(active))
+        memory.own.store_updates(active, outcome.scratch, scales, memory.clients)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        super().forget(memory, slots, sizes)
-        heard = np.flatnonzero(memory.own.squares.values >= 0)
-        memory.own.heard = float(memory.clients.sizes[heard].sum())
+        memory.own.forget(slots, memory.clients)
+
+    def estimates(self, memory: Memory, slots: Any) -> Array | None:
+        return memory.own.estimates(slots, memory.like)

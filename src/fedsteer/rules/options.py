@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from fedsteer.errors import check_name
-from fedsteer.options import check_options, option
+from fedsteer.options import check_options, option, single
 
 LENGTH_OPTIONS = ("norm_bound", "step")
 """Options about the length of a step, which a rule that moves the model itself cannot have."""
@@ -22,8 +22,7 @@ class Options:
 
     probabilities: str | float = option(
         "known",
-        "source of p_i: passed with each round, estimated from visits, or the fraction of clients "
-        "that the server samples",
+        "p_i: known with each round, estimated, or the fraction that the server samples",
         choices=("known", "intervals", "visits", "shrunk"),
         above=0.0,
         high=1.0,
@@ -36,45 +35,40 @@ class Options:
         None, "rho: the aggregate is at most rho times the mean norm of updates", above=0.0
     )
     update_bound: float | None = option(
-        None,
-        "an update more than so many times as long as the median of the latest 100, or as its "
-        "client's last, is shortened, the more the longer it is",
-        above=0.0,
+        None, "updates this many times as long as the usual ones are shortened", above=0.0
     )
     size_bound: float | None = option(
         None,
-        "data points count as the median of the client's last three reports, and at most this many "
-        "times what they were before, or what is usual",
+        "data points grow at most by this factor per visit; one odd report is left out",
         low=1.0,
     )
     leave_after: float | None = option(
-        None, "a client silent for so many of its usual intervals leaves, until it is back", low=1.0
+        None, "usual intervals of silence after which a client leaves, until it returns", low=1.0
     )
     discount_estimates: bool = option(
-        False,
-        "estimates count less while far fewer clients come than probabilities='shrunk' predicts",
+        False, "estimates count less while far fewer clients come than 'shrunk' predicts"
     )
     step: str = option(
         "fixed",
-        "aligned: the aggregate is scaled by a factor that rises while aggregates agree with those "
-        "before them and falls when they do not",
+        "aligned: steps grow while aggregates agree with earlier ones, and shrink otherwise",
         choices=("fixed", "aligned"),
     )
     nobody_fresh: str = option(
-        "move",
-        "in a round without a fresh update, move the model by what is remembered, or hold it",
-        choices=("move", "hold"),
+        "move", "in rounds without a fresh update: move the model or not", choices=("move", "hold")
     )
     bad_clients: str = option(
         "refuse",
-        "if a client's input is unusable (NaN, wrong shape, duplicate, ...): refuse the round, or "
-        "drop the client, record it and continue",
+        "if a client's input is unusable: refuse the round, or drop the client",
         choices=("refuse", "drop"),
     )
     seed: int = option(0, "seed of the rule's own random draws", low=0)
 
     def __post_init__(self) -> None:
         check_options(self)
+
+    def values(self) -> dict[str, Any]:
+        """All options by name, with NumPy scalars as Python's: their repr differs."""
+        return {name: _plain(value) for name, value in vars(self).items()}
 
     @property
     def warms_up(self) -> bool:
@@ -89,10 +83,9 @@ class WarmUpOptions(Options):
     cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
     reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
 
-    @property
-    def stores_snapshot(self) -> bool:
-        """Whether the algorithm starts with updates of the warm-up's last snapshot."""
-        return False
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else single(value)
 
 
 def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:

@@ -7,30 +7,26 @@ for what) at the start of a round, `step` (updates in, aggregate out) at its end
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, Diverged, RoundRefused, StateError
-from fedsteer.options import default_of, single
-from fedsteer.rules.algorithm import LARGEST, Algorithm, Memory, Outcome, Requests
+from fedsteer.options import default_of
+from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.diagnostics import Diagnostics, Step
-from fedsteer.rules.options import FREE_OPTIONS, LENGTH_OPTIONS, Options
+from fedsteer.rules.options import FREE_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
-from fedsteer.steering.checks import Faults, Incoming, check_round, kind_of, whole_number, zero_rows
+from fedsteer.steering.bounds import Bounded, NormBound, SizeBound
+from fedsteer.steering.checks import Incoming, check_round, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
-from fedsteer.steering.kernels import Array, Floats, kernels_for
-from fedsteer.steering.norm_bound import Bounded, NormBound
+from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
 from fedsteer.steering.probability import probability_source
 from fedsteer.steering.rounds import Active, NotFinite, Round
-from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.state import State
-
-FITS_ANY = min(LARGEST.values())
-"""An update of this length has no larger number."""
 
 
 @final
@@ -38,19 +34,11 @@ class Rule:
     """A server rule as the simulator, Flower and your own loop use it. Made by `make_rule`."""
 
     def __init__(self, algorithm: Algorithm) -> None:
-        options = algorithm.options
-        if algorithm.own_rate:
-            for name in LENGTH_OPTIONS:
-                if getattr(options, name) not in (None, "fixed"):
-                    raise ConfigurationError(
-                        f"{algorithm.name} moves the model itself: {name} cannot apply"
-                    )
-        self.algorithm = algorithm
-        self.warm_up = WarmUp(algorithm)
-        self.name, self.options = algorithm.name, options
+        self.algorithm, self.warm_up = algorithm, WarmUp(algorithm)
+        self.name, self.options = algorithm.name, algorithm.options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self.uses_probabilities = algorithm.uses_probabilities
-        self._values = {name: _plain(value) for name, value in vars(options).items()}
+        self._values = self.options.values()
         shared = [entry.name for entry in fields(Options) if entry.name not in FREE_OPTIONS]
         depends = [*shared, *algorithm.state_options]
         self._made_with = ", ".join(f"{name}={self._values[name]!r}" for name in depends)
@@ -66,7 +54,8 @@ class Rule:
         dim     number of model weights d
         sizes   data points of each client: a sequence (clients 0..N-1) or {id: points}. Without,
                 the population is open and sizes come with the rounds (1 each if they do not)
-        like    an array of the kind the updates will be; else the first round decides
+        like    an array of the library and device of the updates and of the dtype they are cast
+                to; else the first update decides
         """
         factor, times = self.options.norm_bound, self.options.update_bound
         bound = NormBound(factor=factor, times=times) if factor or times else None
@@ -170,6 +159,8 @@ class Rule:
         while True:
             checked = check_round(incoming.round, memory.clients.dim, incoming.like)
             incoming.round = checked.round
+            if "steps" in self.needs and checked.round.clients and checked.round.steps is None:
+                raise RoundRefused(f"{self.name} needs steps: each client's number of local steps")
             active, faults = memory.clients.activate(
                 checked,
                 uses_probabilities=self.uses_probabilities,
@@ -179,14 +170,9 @@ class Rule:
                 incoming.drop(faults)
                 continue
             try:
-                active, outcome = self._outcome(memory, active)
+                return self._outcome(memory, active)
             except NotFinite as bad:
                 incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
-                continue
-            faults = self._too_long_to_keep(memory, active, outcome)
-            if not faults:
-                return active, outcome
-            incoming.drop(faults)
 
     def _outcome(self, memory: Memory, active: Active) -> tuple[Active, Outcome]:
         """What the algorithm computes once the longest updates are shortened."""
@@ -205,19 +191,6 @@ class Rule:
         if holds and not active.fresh.any():
             outcome = replace(outcome, action="hold")
         return active, outcome
-
-    def _too_long_to_keep(self, memory: Memory, active: Active, outcome: Outcome) -> Faults:
-        """Updates that overflow the dtype in which they would be stored."""
-        squares = outcome.result.squared_norms
-        if squares.max(initial=0.0) <= FITS_ANY**2:
-            return {}
-        kernels, updates = active.kernels, active.round.updates
-        kept = self._acting(memory).kept_as(memory, updates)
-        if kept is None or (most := LARGEST[kept]) >= LARGEST[kernels.dtype_name(updates)]:
-            return {}
-        reason = f"sent an update too long for {kept}, in which it would be kept"
-        long = np.flatnonzero(squares > most**2).tolist()
-        return {i: reason for i in long if kernels.largest(updates, i) > most}
 
     def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
         """How far the norm bound shortens the aggregate, and what it will remember."""
@@ -242,36 +215,16 @@ class Rule:
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        clients, delta = memory.clients, outcome.result.delta
-        if bounded.factor != 1.0:
-            delta = bounded.factor * delta
-        new_state = state.renew()
-        step_factor, alignment = 1.0, math.nan
-        if memory.aligned is not None and outcome.action == "move":
-            step_factor = memory.aligned.factor
-            alignment = memory.aligned.observe(delta, bounded.delta_norm)
-            delta = step_factor * delta
-        elif memory.aligned is not None and outcome.action == "restart":
-            memory.aligned = AlignedStep()
+        new_state, clients = state.renew(), memory.clients
+        delta, step_factor, alignment = self._align(memory, outcome, bounded)
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        if clients.bound is not None and bounded.sums is not None:
-            whole = bounded.norms if active.whole_norms is None else active.whole_norms
-            clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
-        training = outcome.phase == "train"
-        last_seen = clients.commit(active, training=training, held=outcome.action == "hold")
-        times = self.options.leave_after if training and not clients.rounds % EVERY else None
-        gone, fading = ({}, {}) if times is None else clients.silent(times)
-        if gone:
-            slots = clients.resolve(gone)[1]
-            self.algorithm.forget(memory, slots, clients.sizes[slots])
-            clients.leave([*gone], silently=True)
+        last_seen = self._keep_books(memory, active, outcome, bounded)
+        gone, fading = self._part_with_silent(memory, outcome)
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
-        if memory.like is None and len(active):
-            memory.like = zero_rows(active.round.updates, clients.dim)
-        weighted = self.uses_probabilities and training
+        weighted = self.uses_probabilities and outcome.phase == "train"
         diagnostics = Diagnostics(
             phase=outcome.phase,
             number=active.round.number,
@@ -298,7 +251,47 @@ class Rule:
         )
         return Step(delta=delta, state=new_state, diagnostics=diagnostics, action=outcome.action)
 
+    def _align(
+        self, memory: Memory, outcome: Outcome, bounded: Bounded
+    ) -> tuple[Array, float, float]:
+        """Delta as the model moves by it, the factor of the aligned step, and the alignment."""
+        delta, factor, alignment = outcome.result.delta, 1.0, math.nan
+        if outcome.action == "hold":
+            return kernels_for(delta).allocate(tuple(delta.shape), delta), factor, alignment
+        if bounded.factor != 1.0:
+            delta = bounded.factor * delta
+        if memory.aligned is not None and outcome.action == "restart":
+            memory.aligned = AlignedStep()
+        elif memory.aligned is not None:
+            factor = memory.aligned.factor
+            alignment = memory.aligned.observe(delta, bounded.delta_norm)
+            delta = factor * delta
+        return delta, factor, alignment
 
-def _plain(value: Any) -> Any:
-    """NumPy scalars as Python's, also inside tuples: their repr differs."""
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else single(value)
+    def _keep_books(
+        self, memory: Memory, active: Active, outcome: Outcome, bounded: Bounded
+    ) -> Integers:
+        """What rules share is told of the round; returns when its clients were last seen before."""
+        clients = memory.clients
+        if clients.bound is not None and bounded.sums is not None:
+            whole = bounded.norms if active.whole_norms is None else active.whole_norms
+            clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
+        if memory.like is None and len(active):
+            memory.like = zero_rows(active.round.updates, clients.dim)
+        return clients.commit(
+            active, training=outcome.phase == "train", held=outcome.action == "hold"
+        )
+
+    def _part_with_silent(
+        self, memory: Memory, outcome: Outcome
+    ) -> tuple[Mapping[ClientId, int], Mapping[ClientId, int]]:
+        """Clients that were silent for too long leave: they, and those half way there."""
+        clients, times = memory.clients, self.options.leave_after
+        if times is None or outcome.phase != "train" or clients.rounds % EVERY:
+            return {}, {}
+        gone, fading = clients.silent(times)
+        if gone:
+            slots = clients.resolve(gone)[1]
+            self.algorithm.forget(memory, slots, clients.sizes[slots])
+            clients.leave([*gone], silently=True)
+        return gone, fading

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from fedsteer.errors import RoundRefused
 from fedsteer.options import option
 from fedsteer.rules.algorithm import Memory, Outcome, Requests
 from fedsteer.rules.fedavg import AVERAGES, AveragingRule
@@ -76,11 +75,6 @@ class Scaffold(AveragingRule):
         }
         return replace(asked, shared={"control": own.control}, each=each)
 
-    def compute(self, memory: Memory, active: Active) -> Outcome:
-        if len(active) and active.round.steps is None:
-            raise RoundRefused("SCAFFOLD needs steps: each client's number of local steps")
-        return super().compute(memory, active)
-
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: ScaffoldMemory = memory.own
         n, kernels, updates = active.total, active.kernels, active.round.updates
@@ -97,7 +91,7 @@ class Scaffold(AveragingRule):
             return
         rates = 1.0 / (active.round.steps * self.options.local_rate)
         # g_i / (steps * rate) may overflow two bytes.
-        wide = "float64" if kernels.dtype_name(updates) == "float64" else "float32"
+        wide = "float64" if updates.dtype.itemsize == 8 else "float32"
         like = kernels.allocate((0, dim), updates, wide)
         own.controls.reserve(active.slots, like, len(memory.clients.sizes.values))
         rows = own.controls.rows

@@ -1,1 +1,1 @@
-"""What the rules share: client bookkeeping, subspace, core-set search, safeguards, kernels."""
+"""What the rules share: clients and their weights, probabilities, bounds, state, kernels."""

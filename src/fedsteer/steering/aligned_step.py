@@ -8,12 +8,8 @@ With Delta_t the aggregate of round t, m_t a running mean of those before it and
     m_{t+1} = .9 m_t + .1 Delta_t
 
 f_t is known before anyone knows who takes part in round t, so E[f_t Delta_t] = f_t E[Delta_t]: the
-direction stays as unbiased as Delta_t is. A bound that looks at Delta_t first cannot promise that:
-it cuts rounds with rare clients, whose updates are long, and leaves the others whole. f_1 is small,
-because a network thrown off in its first rounds rarely recovers.
-
-The rule is close to hypergradient descent on the server's rate (Baydin et al. 2018), with cosines
-in place of inner products so that no scale has to be known. Costs one vector of size d.
+direction stays as unbiased as Delta_t is. Close to hypergradient descent on the server's rate
+(Baydin et al. 2018). Costs one vector of size d.
 """
 
 import math

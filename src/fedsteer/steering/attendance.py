@@ -2,20 +2,14 @@
 
 **Silence.** A client's usual interval is the longest one between two of its visits so far; or, if
 that is longer, the median over all clients of the same, with up to OPEN rounds since the last visit
-as an interval, too. So clients that come in bursts are not taken for gone because one burst had no
-gaps, and no client is if all of them are rare; nor do clients that vanish together excuse each
-other for long. A client is gone after `times` usual intervals of silence, and not before LEAST
-rounds; only clients with at least VISITS visits have a usual interval.
+counted too: clients that come in bursts are not taken for gone, and those that vanish together
+leave, later. A client is gone after `times` usual intervals of silence, at least LEAST rounds, if
+it has made VISITS visits.
 
-**Trust.** What the estimates of absent clients count for in a round:
+**Trust.** What the estimates of absent clients count for in a round, known before it:
 
     t = min(1, 2 C / P)
     C <- .9 C + clients that came,   P <- .9 P + clients that were predicted to come
-
-The prediction is that of the source of probabilities. If half as many clients come as it says, or
-more, estimates count in full. If fewer come, something has happened to the rest, and what is
-remembered of them no longer moves the model as far. t is known before the round, so the aggregate
-stays as unbiased as it is without.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +27,7 @@ OPEN = 50  # rounds
 LAST, CLOCK, LONGEST, COUNT = range(4)
 FADE = 0.9
 ENOUGH = 0.5
-"""So large a share of the clients that were predicted is enough for full trust."""
+"""Share of the predicted clients that is enough for full trust."""
 
 
 @dataclass
@@ -58,7 +52,7 @@ class Trust(Component):
 class Attendance(Component):
     """Per slot: the last visit (0: never), its clock, the longest interval, and how many visits.
 
-    The clock counts the rounds in which somebody came, so an outage is nobody's silence.
+    The clock counts the rounds in which a client came, so an outage is not taken for silence.
     """
 
     visits: Table = field(default_factory=lambda: Table.empty(0, 4, dtype="int64"))

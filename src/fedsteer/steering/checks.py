@@ -30,7 +30,7 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
     """Check a round as it arrives.
 
     Raises if the round as a whole makes no sense; what concerns one client is a fault. `like` are
-    zero rows of the library and device the updates have to be of.
+    zero rows of the library and device the updates must be of, and of the dtype they are cast to.
     """
     number, clients = whole_number(round.number), plain_ids(round.clients)
     vectors: dict[str, Any] = {
@@ -68,7 +68,7 @@ class Incoming:
     dropped: dict[ClientId, str] = field(default_factory=dict)
 
     def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
-        """Go on without these clients, or refuse the round because of them."""
+        """Continue without these clients, or refuse the round because of them."""
         clients = self.round.clients
         if self.refuse:
             raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
@@ -150,7 +150,7 @@ def _matrix(
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
         if faults := _unusable(updates, dim, like):
             return updates, faults, None
-        updates = kernels_for(updates[0]).stack(updates)
+        updates = kernels_for(updates[0]).stack([_cast(update, like) for update in updates])
     kernels = kernels_for(updates)
     if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
@@ -162,7 +162,17 @@ def _matrix(
         )
     if like is not None and not _is_beside(updates, like):
         raise RoundRefused(f"updates are {_kind(updates)}, earlier rounds had {_kind(like)}")
-    return untracked(updates), {}, kernels
+    return untracked(_cast(updates, like)), {}, kernels
+
+
+def _cast(array: Array, like: Array | None) -> Array:
+    """In the dtype of `like`. Numbers too large for it become infinite, and are found later."""
+    if like is None or array.dtype == like.dtype:
+        return array
+    if library_of(array) == "torch":
+        return array.to(like.dtype)
+    with np.errstate(over="ignore"):
+        return array.astype(like.dtype)
 
 
 def _is_empty(updates: Any) -> bool:

@@ -5,22 +5,21 @@ bring its size. Without, it is open, and n is estimated (`population`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.steering.attendance import Attendance
+from fedsteer.steering.bounds import NormBound, SizeBound
 from fedsteer.steering.checks import Checked, Faults
 from fedsteer.steering.component import Component
-from fedsteer.steering.ids import ClientId, plain_ids
+from fedsteer.steering.ids import ClientId, Roster, plain_ids
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.norm_bound import NormBound
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
-from fedsteer.steering.roster import Roster
 from fedsteer.steering.rounds import LARGEST_COUNT, Active
-from fedsteer.steering.size_bound import SizeBound
 from fedsteer.steering.table import OUTWEIGHS, Table
 
 Sizes = Sequence[float] | Mapping[ClientId, float] | Floats
@@ -61,10 +60,7 @@ class Clients(Component):
         return [client for client, here in zip(ids, present, strict=True) if here]
 
     def check_spelling(self, option: str, names: Sequence[ClientId]) -> None:
-        """Refuse 3 for the member "3" and vice versa, and lists of strangers only.
-
-        Some strangers are fine: they may still join.
-        """
+        """Refuse 3 for the member "3" and vice versa, and a list without any member."""
         for name, slot in zip(names, self.roster.find(names), strict=True):
             if slot < 0:
                 digits = isinstance(name, str) and name.isdecimal()
@@ -151,7 +147,7 @@ class Clients(Component):
         return known, dict.fromkeys(strangers.tolist(), reason)
 
     def _grown_population(self, slots: Integers, growth: Floats) -> PopulationEstimate:
-        """The population if these clients had always had so many points more each."""
+        """The population if these clients had always had this many points more each."""
         counted = self.population.fade * self.counted[slots]
         return self.population.grown(float(growth @ counted))
 
@@ -236,10 +232,7 @@ class Clients(Component):
         return names, slots
 
     def silent(self, times: float) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
-        """Members gone after `times` usual intervals of silence, and those half way there.
-
-        Each with its rounds of silence.
-        """
+        """Rounds of silence of members that are gone after `times` intervals, or half way there."""
         last, members = self.attendance.last, np.flatnonzero(self.sizes.values > 0)
         gone, fading = (
             {self.roster.name(slot): self.number - int(last[slot]) for slot in slots.tolist()}
@@ -276,10 +269,8 @@ def enrol_population(
     roster, values = Roster(), np.zeros(0)
     if sizes is not None:
         points = list(sizes.values()) if isinstance(sizes, Mapping) else sizes
-        try:
+        with suppress(TypeError, ValueError):
             values = np.array(points, dtype=np.float64)
-        except (TypeError, ValueError):
-            values = np.zeros(0)
         if values.ndim != 1 or not len(values):
             raise ConfigurationError("sizes must be one positive number per client")
         fitting = (values > 0) & (values <= LARGEST_COUNT)

@@ -25,10 +25,6 @@ class RowStore(Component):
 
     rows: Array = None  # None before the first
 
-    def kept_as(self, updates: Array) -> str:
-        """The dtype in which updates are stored."""
-        return kernels_for(updates).dtype_name(updates if self.rows is None else self.rows)
-
     def reserve(self, slots: Integers, like: Array, expected: int) -> None:
         """Make room for these slots, the first time for at least `expected` members."""
         kernels, old, dim = kernels_for(like), self.rows, like.shape[1]
@@ -54,6 +50,12 @@ class UpdateMemory(Component):
     scales: Table = field(default_factory=lambda: Table.empty(0))  # beta_i
     base: Array = None  # (d,) float64: float32 would drift over many rounds
     longest: float = 0.0  # square of the longest part of `base` since it was last summed anew
+    heard: float = 0.0  # sum of n_i over clients with an h_i
+
+    def heard_with(self, active: Active) -> float:
+        """`heard` once these clients have an h_i."""
+        before = np.where(self.squares[active.slots] >= 0, active.old_sizes, 0.0)
+        return self.heard + float((active.sizes - before).sum())
 
     def recall(self, active: Active) -> Recalled:
         """Delta = t sum_i d_i beta_i h_i + sum_A a_i (g_i - t beta_i h_i), in one pass.
@@ -76,7 +78,13 @@ class UpdateMemory(Component):
         )
         dots = np.zeros(len(active))
         dots[known] = result.products[np.arange(int(known.sum())), np.flatnonzero(known)]
-        return Recalled(result, known, dots, np.where(known, squares, 0.0), scales)
+        return Recalled(
+            result=result,
+            known=known,
+            dots=dots,
+            squares=np.where(known, squares, 0.0),
+            scales=scales,
+        )
 
     def store_updates(
         self, active: Active, recalled: Recalled, scales: Floats, clients: Clients
@@ -86,16 +94,14 @@ class UpdateMemory(Component):
             return
         kernels, slots, known = active.kernels, active.slots, recalled.known
         updates = active.round.updates
+        self.heard = self.heard_with(active)
         if self.base is None:
             self.base = kernels.allocate((updates.shape[1],), updates, "float64")
         if known.any():
             old = -(active.old_sizes * recalled.scales)[known]
             kernels.add_rows(self.base, old, self.store.rows, slots[known])
         self.store.write(slots, updates, len(clients.sizes.values))
-        # Add what was stored, in the dtype of the first updates: that is what is subtracted later.
-        stored = self.store.rows
-        rows, picked = (updates, None) if stored.dtype == updates.dtype else (stored, slots)
-        kernels.add_rows(self.base, active.sizes * scales, rows, picked)
+        kernels.add_rows(self.base, active.sizes * scales, updates)
         before = (active.old_sizes * recalled.scales) ** 2 * recalled.squares
         after = (active.sizes * scales) ** 2 * recalled.result.squared_norms
         self.squares[slots] = recalled.result.squared_norms
@@ -108,6 +114,7 @@ class UpdateMemory(Component):
         squares, leaving = self.squares[slots], clients.sizes[slots] * self.scales[slots]
         known = squares >= 0
         self.squares[slots] = -1.0
+        self.heard = float(clients.sizes[np.flatnonzero(self.squares.values >= 0)].sum())
         if known.any():
             kernels_for(self.base).add_rows(
                 self.base, -leaving[known], self.store.rows, slots[known]
@@ -129,14 +136,14 @@ class UpdateMemory(Component):
     def estimates(self, slots: Integers, like: Array) -> Array:
         """(m, d) beta_i h_i."""
         shape = (len(slots), like.shape[1])
-        rows = kernels_for(like).allocate(shape, like, self.store.kept_as(like))
+        rows = kernels_for(like).allocate(shape, like)
         scales = self.scales[slots].tolist()
         for index in np.flatnonzero(self.squares[slots] >= 0).tolist():
             rows[index] = self.store.rows[slots[index]] * scales[index]
         return rows
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recalled:
     """A pass over the active clients and their stored updates."""
 

@@ -92,7 +92,7 @@ class ServerOptimiser:
         first = delta * 0 if moments.first is None else moments.first
         if self.method == "momentum":
             first = self.beta1 * first + delta
-            return model - self.rate * first, Moments(first)
+            return model - self.rate * first, Moments(first=first)
         square = delta * delta
         second = delta * 0 if moments.second is None else moments.second
         first = self.beta1 * first + (1 - self.beta1) * delta
@@ -102,4 +102,4 @@ class ServerOptimiser:
             signed = square * (second > square) - square * (second < square)
             second = second - (1 - self.beta2) * signed
         moved = model - self.rate * first / (second**0.5 + self.tau)
-        return moved, Moments(first, second)
+        return moved, Moments(first=first, second=second)

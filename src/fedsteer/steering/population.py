@@ -1,18 +1,12 @@
 """How large an open population is: n, the number of data points of all its clients.
 
-n is the running mean over rounds of sum_A n_i/p_i. For known p_i it estimates the size of the whole
-population without bias from the first round on; the sum over the clients seen so far would give the
-first rounds far too much weight. Rounds more than MEMORY ago fade, and every round counts with the
-sizes of today: a client that reports another size is counted as if it had always had it, so a wrong
-report is forgotten once it is put right.
+    n = max(mean over rounds of sum_A n_i/p_i,  points of the clients seen + points surely unseen)
 
-The mean falls behind when the population grows. So n is at least the sum over the clients seen so
-far plus what is surely still unseen. Newcomers tell how much that is: the newcomers of a round,
-each counted 1/p_i times, stand on average for everything that was unseen before. This varies from
-round to round, most of all if some clients are rare; so it is smoothed (`NEWCOMERS`), and only what
-exceeds its own standard deviation counts. If nothing grows, this makes n larger by one or two
-percent; if clients take turns, nearly twice as large until each of them had one. The sum also holds
-when clients stop answering: the mean would then shrink, and the baseline grow without end.
+The mean is unbiased from the first round on if p_i are known. It forgets rounds more than MEMORY
+ago, and counts every round with the sizes of today. It falls behind when the population grows, and
+shrinks when clients stop answering; then the second part holds. What is unseen follows from the
+newcomers of a round, which on average stand for all of it if each counts 1/p_i times; only what
+exceeds its own standard deviation counts.
 
 Algorithms that do not use p_i have no such estimate; their n is the sum over clients seen so far.
 """

@@ -1,4 +1,4 @@
-"""Where participation probabilities come from: known, estimated, or the server's own sampling.
+"""Participation probabilities: known, estimated, or the server's own sampling.
 
 Before a round is computed, a source returns 1/p_i of the active clients (`inverse`); when the round
 is committed, it learns who took part (`observe`). No call loops over all clients.
@@ -39,10 +39,7 @@ class ProbabilitySource(Component, ABC):
         """These clients joined in round `number` and took part in it; 0: before the first round."""
 
     def observe(self, slots: Integers, number: int) -> float:
-        """These clients took part in round `number`; returns how many it expects in the next one.
-
-        0 if it cannot tell.
-        """
+        """These clients took part in round `number`; how many it expects next, 0 if unknown."""
         return 0.0
 
     def forget(self, slots: Integers) -> None:
@@ -123,8 +120,7 @@ class Intervals(MemberSource):
 
     An interval ends with a visit or after `cap` rounds, and enters the running mean from the next
     round on. The first weight is 1. The cap bounds the weight of a client and biases 1/p_i
-    downwards: by a factor of .87 at p = .04 and cap 50, of .18 at p = .004. The first interval of a
-    client that joins later starts with its first visit.
+    downwards: by a factor of .87 at p = .04 and cap 50, of .18 at p = .004.
     """
 
     cap: int = 50
@@ -156,20 +152,18 @@ class Intervals(MemberSource):
 
 
 @dataclass
-class Shrunk(MemberSource):
+class Shrunk(Visits):
     """p_i between a client's own share of rounds and the share of all clients (empirical Bayes).
 
         p_i = (s q + visits_i) / (s + rounds_i),   q = all visits / all rounds of all members
 
-    s is the number of rounds that q counts for: ten, or as many as half a visit takes. With fewer,
-    a client that was away for long would weigh many times 1/q if clients are rare. Only earlier
-    rounds enter a client's own part, so that p_i does not depend on whether the client is here now.
-    A new client weighs 1/q, so the first rounds do not count too little.
-    While few clients have come back, q falls from round to round and all 1/p_i grow (`drift`).
+    s is the number of rounds that q counts for: ten, or as many as half a visit takes, so that no
+    client weighs many times 1/q. Only earlier rounds enter a client's own part: p_i does not depend
+    on whether the client is here now. A new client weighs 1/q. While few clients have come back, q
+    falls from round to round and all 1/p_i grow (`drift`).
     """
 
     strength: float = 10.0
-    visits: Table = field(default_factory=lambda: Table.empty(0))
     members: int = 0
     newcomers: int = 0  # of these, the ones that joined in the current round
     number: int = 0  # the last round that was observed
@@ -216,7 +210,6 @@ class Shrunk(MemberSource):
 
     def restart(self, number: int) -> None:
         super().restart(number)
-        self.visits.values[:] = 0.0
         self.all_visits = self.all_rounds = 0.0
         self.newcomers, self.number = 0, number
 

@@ -14,10 +14,10 @@ from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, P
 from fedsteer.steering.population import PopulationEstimate
 
 LARGEST_COUNT = 1e15
-"""Points or steps of a client: sums of such numbers are exact, and no product overflows."""
+"""Points or steps of a client: their sums are exact, and no product overflows."""
 RAREST = 1e-280
 """The smallest probability: many of its inverses times LARGEST_COUNT still sum to a number."""
-NOT_FINITE = "sent a non-finite update, or one too long for its length to be a number"
+NOT_FINITE = "sent a non-finite update, or one with numbers too large to compute with"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +140,14 @@ class Active:
         weights: Floats,
         basis: Array | None = None,
         coefficients: Floats | None = None,
+        *,
+        longest: float = math.inf,
         **more: Any,
     ) -> Pass:
         """`Kernels.one_pass` over the updates; raises `NotFinite` so that algorithms need not.
 
-        Without a basis, the coefficients are ignored; `more` are further fields of `Sweep`.
+        Without a basis, the coefficients are ignored. An update of length `longest` or more counts
+        as not finite. `more` are further fields of `Sweep`.
         """
         sweep = Sweep(
             updates=self.round.updates,
@@ -154,7 +157,7 @@ class Active:
             **more,
         )
         result = self.kernels.one_pass(sweep)
-        finite = np.isfinite(result.squared_norms)
+        finite = result.squared_norms < longest**2  # nan is not
         if not finite.all():
             raise NotFinite(np.flatnonzero(~finite).tolist())
         return result

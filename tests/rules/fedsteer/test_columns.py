@@ -11,23 +11,25 @@ import torch
 
 from fedsteer import Round, make_rule
 from fedsteer.rules.fedsteer import coordinates as module
-from fedsteer.rules.fedsteer.columns import Columns
+from fedsteer.rules.fedsteer.columns import Columns, Geometry
 from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.geometry import Geometry
 from fedsteer.rules.fedsteer.ridge import pseudo_inverse
-from fedsteer.rules.fedsteer.roles import ColumnRoles
 from fedsteer.rules.fedsteer.rule import FedSteerMemory
 from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import enrol_population
-from fedsteer.steering.kernels import kernels_for
 from fedsteer.steering.probability import Sampled
 
 DIM, K, N = 15, 3, 8
 
 
-def vacant(owners: list[Any], magnitude: str = "fixed", basis: str = "unit") -> FedSteerMemory:
+def vacant(
+    owners: list[Any],
+    magnitude: str = "fixed",
+    basis: str = "unit",
+    cache: str | None = None,
+) -> FedSteerMemory:
     return FedSteerMemory(
-        columns=Columns.vacant(owners, basis=basis, magnitude=magnitude),
+        columns=Columns.vacant(owners, basis=basis, magnitude=magnitude, cache=cache),
         coordinates=Coordinates.zero(size=len(owners), members=0),
     )
 
@@ -37,7 +39,6 @@ def renewed(
     updates: Any,
     refreshed: Any = (),
     installed: Any = (),
-    cache: str | None = None,
 ) -> None:
     """One round in which all `updates` are in hand, as the rule would hand it over."""
     count = len(updates)
@@ -47,19 +48,13 @@ def renewed(
     active, _ = people.activate(checked, uses_probabilities=True, max_weight=None)
     assert active is not None
     everybody = np.arange(count)
-    result = space.columns.sweep(active, everybody, np.zeros(K), precise=False)
-    roles = ColumnRoles(
-        core=list(refreshed),
-        refreshed=list(refreshed),
-        candidates=[],
-        gram_of=everybody,
-        stale=[],
-        reselecting=False,
-    )
+    result = space.columns.sweep(active, everybody, np.zeros(K), ridge=0.5)
     names = {position: name for _, position, name in installed}
     called = replace(active.round, clients=[names.get(i, i) for i in range(count)])
     active, takeovers = replace(active, round=called), [(c, i) for c, i, _ in installed]
-    change = space.columns.renew(result, roles, takeovers, active, cache)
+    change = space.columns.renew(
+        result, active, refreshed=refreshed, takeovers=takeovers, gram_of=everybody
+    )
     if change is not None:
         space.coordinates.change_basis(change)
 
@@ -70,7 +65,7 @@ def filled(draw: Any, magnitude: str = "fixed", basis: str = "unit") -> FedSteer
     renewed(space, columns, installed=[(j, j, f"first-{j}") for j in range(K)])
     coordinates = draw.standard_normal((N, K))
     space.coordinates.write(np.arange(N), coordinates)
-    space.coordinates.total = np.arange(1, N + 1) @ coordinates
+    space.coordinates.sum_anew(np.arange(1.0, N + 1)[None])
     return space
 
 
@@ -167,14 +162,18 @@ def test_lazy_maps_equal_eager_mapping(magnitude: str) -> None:
                 space.coordinates.read(slots), eager[slots], rtol=0, atol=1e-9
             )
             eager[slots] = draw.standard_normal((2, K))
-            space.coordinates.total = space.coordinates.total + sizes[slots] @ (
-                eager[slots] - space.coordinates.read(slots)
+            weights = sizes[None, slots]
+            space.coordinates.replace(
+                slots,
+                old=space.coordinates.read(slots),
+                new=eager[slots],
+                old_weights=weights,
+                weights=weights,
             )
-            space.coordinates.write(slots, eager[slots])
         assert len(space.coordinates.maps) < module.MOST_MAPS
     assert np.abs(eager).max() > 0.1
     np.testing.assert_allclose(space.coordinates.read(np.arange(N)), eager, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(space.coordinates.total, sizes @ eager, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(space.coordinates.sums[0], sizes @ eager, rtol=0, atol=1e-8)
 
 
 def test_a_newcomer_after_a_swap_starts_at_zero() -> None:
@@ -191,7 +190,7 @@ def test_a_newcomer_after_a_swap_starts_at_zero() -> None:
 def test_vacate(keep_owner: bool) -> None:
     draw = np.random.default_rng(6)
     space = filled(draw)
-    coordinates, total = space.coordinates.read(np.arange(N)), space.coordinates.total.copy()
+    coordinates, total = space.coordinates.read(np.arange(N)), space.coordinates.sums[0].copy()
     space.coordinates.change_basis(space.columns.vacate(1, keep_owner=keep_owner))
     assert space.columns.owners[1] == ("first-1" if keep_owner else None)
     assert space.columns.geometry.present.tolist() == [1.0, 0.0, 1.0]
@@ -202,7 +201,7 @@ def test_vacate(keep_owner: bool) -> None:
     )
     coordinates[:, 1] = total[1] = 0.0
     np.testing.assert_array_equal(space.coordinates.read(np.arange(N)), coordinates)
-    np.testing.assert_array_equal(space.coordinates.total, total)
+    np.testing.assert_array_equal(space.coordinates.sums[0], total)
     # No client has a coordinate on the next owner's column.
     renewed(space, draw.standard_normal((1, DIM)), installed=[(1, 0, "next")])
     np.testing.assert_allclose(
@@ -229,12 +228,12 @@ def test_low_precision_cache_keeps_the_gram_of_the_rounded_columns(
     def beside(values: Any) -> Any:
         return np.float32(values) if library is np else torch.tensor(values, dtype=torch.float32)
 
-    space = vacant([0, 1, None])
+    space = vacant([0, 1, None], cache=cache)
     for number in range(6):
         updates = beside(draw.standard_normal((3, DIM)))
         installed = [(2, 2, f"client-{number}")] if number % 2 else []
-        renewed(space, updates, [(number % 2, 0)], installed, cache)
-        assert kernels_for(updates).dtype_name(space.columns.rows) == cache
+        renewed(space, updates, [(number % 2, 0)], installed)
+        assert str(space.columns.rows.dtype).removeprefix("torch.") == cache
         rounded = space.columns.stretch[:, None] * np.array(space.columns.rows.tolist(), np.float64)
         np.testing.assert_allclose(space.columns.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
         # The difference to the exact columns is far above that tolerance.
@@ -247,8 +246,8 @@ def test_loaded_columns_are_rounded_too(cache: str, library: Any) -> None:
     draw = np.random.default_rng(8)
     rows = draw.standard_normal((9, DIM))
     given = rows.astype(np.float32) if library is np else torch.tensor(rows, dtype=torch.float32)
-    space = vacant([7, 2, 4])
-    space.columns.load(given, np.array([7, 2, 4]), cache, 1)
+    space = vacant([7, 2, 4], cache=cache)
+    space.columns.load(given, np.array([7, 2, 4]), 1)
     rounded = space.columns.stretch[:, None] * np.array(space.columns.rows.tolist(), np.float64)
     np.testing.assert_allclose(rounded, rows[[7, 2, 4]], rtol=1e-2)
     np.testing.assert_allclose(space.columns.gram, rounded @ rounded.T, rtol=0, atol=1e-12)
@@ -270,7 +269,7 @@ def test_scales() -> None:
 def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> None:
     """After each way a column can change, the kept geometry is that of the Gram matrix."""
     draw = np.random.default_rng(11)
-    space = vacant([None] * K)
+    space = vacant([None] * K, cache=cache)
 
     def check() -> None:
         afresh = Geometry(space.columns.gram.copy(), basis="unit", magnitude="fixed")
@@ -283,11 +282,11 @@ def test_what_is_kept_of_the_columns_follows_every_change(cache: str | None) -> 
         if change == "vacate":
             space.coordinates.change_basis(space.columns.vacate(1, keep_owner=False))
         elif change == "load":
-            space.columns.load(rows, np.arange(K), cache, 1)
+            space.columns.load(rows, np.arange(K), 1)
         else:
             columns = [(j, j) for j in range(K)] if change == "install" else [(2, 0)]
             installed = [(c, i, f"{change}-{c}") for c, i in columns if change != "refresh"]
-            renewed(space, rows, columns if change == "refresh" else [], installed, cache)
+            renewed(space, rows, columns if change == "refresh" else [], installed)
         assert not np.array_equal(space.columns.gram, before)
         check()
 

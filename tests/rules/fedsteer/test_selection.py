@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, Rule, State, make_rule
-from fedsteer.rules.fedsteer import reselection
+from fedsteer.rules.fedsteer import search as searching
 from fedsteer.rules.fedsteer.columns import Columns
 from tests.reference.coreset import naive_search
 
@@ -146,11 +146,11 @@ def test_vacant_columns_are_filled_in_the_same_order_for_any_order_of_clients() 
 
 
 def test_reselection_looks_at_a_sample_of_many_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reselection, "MOST_TARGETS", 4)
+    monkeypatch.setattr(searching, "MOST_TARGETS", 4)
     seen = []
-    kept = reselection.Snapshot.of
+    kept = searching.Snapshot.of
     monkeypatch.setattr(
-        reselection.Snapshot, "of", lambda gram, *rest: seen.append(len(gram)) or kept(gram, *rest)
+        searching.Snapshot, "of", lambda gram, *rest: seen.append(len(gram)) or kept(gram, *rest)
     )
     rule = make_rule("fedsteer", core_set=(0, 1), reselect_every=1, sketch_width=DIM)
     state = rule.init(DIM, SIZES)

@@ -1,13 +1,12 @@
 """FedSteer, the rule of this package. Read `rule` first.
 
 rule          Algorithm 1, step by step
-columns       the basis: the core clients' latest updates
-coordinates   the k numbers of every client, and their sum
-geometry      what follows from the Gram matrix of the columns
+columns       the basis: the core clients' latest updates, and what follows from its Gram matrix
+coordinates   the k numbers of every client, and their sums
+drift         what clients take out of their gradients
 ridge         small linear systems
-roles         which clients of a round touch which columns
-selection     who owns the columns before the first round
-reselection   who owns them by `search`, Algorithm 2; loaded only by options that search
+owners        who owns the columns, before the first round and after each
+search        who owns them by Algorithm 2; loaded only by options that search
 options       everything you can set
 """
 

@@ -15,15 +15,17 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.geometry import Geometry
-from fedsteer.rules.fedsteer.ridge import generalised_inverse, ridge_solve
-from fedsteer.rules.fedsteer.roles import ColumnRoles
+from fedsteer.rules.algorithm import Beliefs, Estimates
+from fedsteer.rules.fedsteer.owners import ColumnRoles
+from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_solve
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
@@ -34,7 +36,54 @@ if TYPE_CHECKING:
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.
 Otherwise a column that was nearly zero once would blow up estimates when it grows again."""
-TWO_BYTES = ("float16", "bfloat16")
+LONGEST_CACHED = 3e38
+"""The longest update whose estimates can be computed in float32."""
+WIDE = 4
+"""Bytes of a type that holds what is left of an update without the correction in it."""
+
+
+class Geometry:
+    """Scales of the columns. Read-only.
+
+    gram     (k, k) of the raw columns
+    basis    "unit" or "mean"
+    scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
+    present  (k,) 1, or 0 for vacant columns and columns of zeros
+    stored   (k,) from raw columns to those that stored coordinates refer to
+    scaled   (k, k) K, the Gram matrix of the scaled columns
+    """
+
+    def __init__(self, gram: Floats, *, basis: str, magnitude: str) -> None:
+        squares = gram.diagonal()
+        here = squares > 0
+        lengths = np.sqrt(squares, out=np.ones(len(gram)), where=here)
+        self.gram = gram
+        self.present: Floats = here.astype(np.float64)
+        self.scale: Floats = self.present / (len(gram) if basis == "mean" else lengths)
+        self.stored = self.present if magnitude == "follow" else self.scale
+        # scale * scale could overflow
+        self.scaled: Floats = (gram * self.scale[:, None]) * self.scale
+
+    def beliefs(self, products: Floats, old: Floats, new: Floats) -> Beliefs:
+        """What stored coordinates said of updates.
+
+        products   (k, m) of raw columns and updates
+        old, new   (m, k) before and after the round
+        """
+        present = np.flatnonzero(self.present)
+        return Beliefs(
+            before=self._estimates(products, old),
+            after=self._estimates(products, new),
+            condition=condition(self.scaled[np.ix_(present, present)]),
+            columns=len(present),
+        )
+
+    def _estimates(self, products: Floats, stored: Floats) -> Estimates:
+        coordinates = stored * self.stored
+        return Estimates(
+            products=np.vecdot(coordinates, products.T),
+            squares=np.vecdot(coordinates @ self.gram, coordinates),
+        )
 
 
 @dataclass
@@ -44,31 +93,32 @@ class Columns(Component):
     owners: list[ClientId | None]  # whose update each column is; None: vacant
     gram: Floats  # (k, k) of the raw columns, zero for vacant ones; replaced, never written into
     rows: Array | None = None  # (k, d) raw columns, divided by `stretch`
-    stretch: Floats | None = None  # (k,) |h_j| if two bytes per number could not hold h_j itself
+    stretch: Floats | None = None  # (k,) |h_j| if the type of `rows` could not hold h_j
     basis: str = "unit"
     magnitude: str = "fixed"
+    cache: str | None = None  # type of `rows`; None: that of the updates
     since: Integers = field(default_factory=lambda: np.zeros(0, np.int64))  # (k,) rounds, 0: none
 
     @staticmethod
-    def vacant(owners: Sequence[ClientId | None], *, basis: str, magnitude: str) -> Columns:
-        gram = np.zeros((len(owners), len(owners)))
-        return Columns(owners=list(owners), gram=gram, basis=basis, magnitude=magnitude)
+    def vacant(owners: Sequence[ClientId | None], **kind: Any) -> Columns:
+        """`kind` are basis, magnitude and cache."""
+        return Columns(owners=list(owners), gram=np.zeros((len(owners), len(owners))), **kind)
 
     def __post_init__(self) -> None:
         if not len(self.since):
             self.since = np.zeros(len(self.owners), np.int64)
         self._set_gram(self.gram)
 
-    def sweep(
-        self, active: Active, gram_of: Integers, coefficients: Floats, *, precise: bool
-    ) -> Pass:
+    def sweep(self, active: Active, gram_of: Integers, coefficients: Floats, ridge: float) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
         result = active.one_pass(
             active.weights,
             self.rows,
             coefficients * self._row_scale(),
             gram_of=gram_of,
-            precise=precise,
+            longest=math.inf if self.cache in (None, "float64") else LONGEST_CACHED,
+            # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
+            precise=ridge < 1e-3,
         )
         if self.rows is None:
             return replace(result, products=np.zeros((len(self.owners), len(active))))
@@ -104,37 +154,42 @@ class Columns(Component):
                 stored[position, column] = ratio if follow else norms[position]
         return stored
 
+    def beliefs(self, products: Floats, *, old: Floats, new: Floats) -> Callable[[], Beliefs]:
+        """See `Geometry.beliefs`; not computed before it is called."""
+        return partial(self.geometry.beliefs, products=products, old=old, new=new)
+
     def estimates(self, coordinates: Floats, like: Array) -> Array:
         """(m, d) the estimates that stored coordinates stand for."""
         kernels = kernels_for(like)
         if self.rows is None:
-            shape = (len(coordinates), like.shape[1])
-            return kernels.allocate(shape, like, kernels.dtype_name(like))
+            return kernels.allocate((len(coordinates), like.shape[1]), like)
         return kernels.combine(coordinates * self._row_scale(), self.rows)
 
     def renew(
         self,
         result: Pass,
-        roles: ColumnRoles,
-        takeovers: Pairs,
         active: Active,
-        cache: str | None,
-        sent: Floats | None = None,
+        *,
+        refreshed: Pairs,
+        takeovers: Pairs,
+        gram_of: Integers,
+        added: Floats | None = None,
     ) -> Floats | None:
-        """Columns for the next round.
+        """Columns for the next round, of the updates at these (column, position in the round).
 
         Refreshed columns take their owner's new update, then the takeovers happen. Returns the
         map M for all coordinates if a column went from one client to another, else None.
 
-        sent   (m, k) coordinates of what corrections added to the updates; it stays out
+        gram_of   positions whose mutual products `result` has
+        added     (m, k) coordinates of what corrections added to the updates; it stays out
         """
-        changed = dict(roles.refreshed) | dict(takeovers)
+        changed = dict(refreshed) | dict(takeovers)
         if not changed:
             return None
         self.since[list(changed)] = active.round.number
-        place = {position: i for i, position in enumerate(roles.gram_of.tolist())}
-        gram, across = self.gram.copy(), result.products.take(roles.gram_of, axis=1)
-        _exchange(gram, across, result.gram, [(column, place[i]) for column, i in roles.refreshed])
+        place = {position: i for i, position in enumerate(gram_of.tolist())}
+        gram, across = self.gram.copy(), result.products.take(gram_of, axis=1)
+        _exchange(gram, across, result.gram, [(column, place[i]) for column, i in refreshed])
         before, both = gram.copy(), gram.copy()
         swaps = [(column, place[position]) for column, position in takeovers]
         for column, update in swaps:
@@ -148,24 +203,25 @@ class Columns(Component):
             self.owners[column] = active.round.clients[position]
         updates = active.round.updates
         fresh = {column: updates[position] for column, position in changed.items()}
-        if sent is not None and self.rows is not None:
-            for column, position in changed.items():
-                added = sent[position : position + 1] * self._row_scale()
-                fresh[column] = fresh[column] - active.kernels.combine(added, self.rows)[0]
-        self._store(fresh, gram, cache, updates, active.kernels)
+        if added is not None and self.rows is not None:
+            factors = added[[*changed.values()]] * self._row_scale()
+            parts = active.kernels.combine(factors, self.rows)
+            for column, part in zip(changed, parts, strict=True):
+                fresh[column] = fresh[column] - part
+        self._store(fresh, gram, updates, active.kernels)
         return change
 
-    def load(self, rows: Array, picked: Integers, cache: str | None, number: int) -> None:
+    def load(self, rows: Array, picked: Integers, number: int) -> None:
         """Take all columns from rows[picked] in round `number`, one per owner in order."""
         self.since[:] = number
         if len(picked):
             chosen = rows[picked]
             kernels = kernels_for(rows)
             gram = kernels.products(chosen, chosen)
-            self._store(dict(enumerate(chosen)), gram, cache, rows, kernels)
+            self._store(dict(enumerate(chosen)), gram, rows, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
-        """Remove a column. Returns the map that removes everybody's coordinate on it."""
+        """Remove a column. Returns the map that removes every client's coordinate on it."""
         gram = self.gram.copy()
         gram[column] = gram[:, column] = 0.0
         self._set_gram(gram)
@@ -177,40 +233,24 @@ class Columns(Component):
         change[column, column] = 0.0
         return change
 
-    def kept_as(self, updates: Array, cache: str | None) -> str | None:
-        """The type of raw columns; None if they are stored at unit length in two bytes."""
-        kernels, rows = kernels_for(updates), self.rows
-        if rows is None:
-            rows = updates if cache is None else kernels.allocate((0, 1), updates, cache)
-        kept = kernels.dtype_name(rows)
-        return None if kept in TWO_BYTES else kept
-
-    def _set_gram(self, gram: Floats) -> None:
+    def _set_gram(self, gram: Floats) -> Geometry:
         self.gram = gram
-        self.geometry = self._geometry(gram)
-
-    def _geometry(self, gram: Floats) -> Geometry:
-        return Geometry(gram, basis=self.basis, magnitude=self.magnitude)
+        self.geometry = Geometry(gram, basis=self.basis, magnitude=self.magnitude)
+        return self.geometry
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
-        old, new = self._geometry(before).stored, self._geometry(after).stored
+        old, new = self._set_gram(before).stored, self._set_gram(after).stored
         inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
         return generalised_inverse(inner) @ across
 
     def _store(
-        self,
-        fresh: Mapping[int, Array],
-        gram: Floats,
-        cache: str | None,
-        like: Array,
-        kernels: Kernels,
+        self, fresh: Mapping[int, Array], gram: Floats, like: Array, kernels: Kernels
     ) -> None:
         """rows[column] <- fresh[column], where `gram` is of the exact columns."""
         if self.rows is None:
-            dtype = cache or kernels.dtype_name(like)
-            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, dtype)
-            if dtype in TWO_BYTES:
+            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, self.cache)
+            if self.rows.dtype.itemsize < max(like.dtype.itemsize, WIDE):
                 self.stretch = np.ones(len(self.owners))
         if self.stretch is not None:
             self._store_rounded(fresh, gram, kernels)
@@ -220,7 +260,7 @@ class Columns(Component):
             self._set_gram(gram)
 
     def _store_rounded(self, fresh: Mapping[int, Array], gram: Floats, kernels: Kernels) -> None:
-        """At unit length, which two bytes hold well; the Gram matrix is of the rounded columns."""
+        """At unit length, which every type holds; the Gram matrix is of the rounded columns."""
         assert self.rows is not None and self.stretch is not None
         columns = np.array([*fresh])
         lengths = np.sqrt(gram[columns, columns])

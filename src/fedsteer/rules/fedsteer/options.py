@@ -25,8 +25,7 @@ class FedSteerOptions(WarmUpOptions):
     core_size: int = option(10, "k: columns of the basis, if core_set is not given", low=1)
     select: str = option(
         "search",
-        "how X is found: the paper's warm-up and search, first seen without a warm-up, most "
-        "frequent by `frequencies`, or at random",
+        "X: found in a warm-up, or by who comes first, by `frequencies`, or at random",
         choices=("search", "online", "frequent", "random"),
     )
     frequencies: Mapping[ClientId, float] | None = option(
@@ -36,7 +35,7 @@ class FedSteerOptions(WarmUpOptions):
     candidates: int | None = option(None, "N_sub: random swap-in candidates per cycle", low=1)
     objective: str = option(
         "size",
-        "w_i of the search: d_i; d_i^2 (1-p_i)/p_i, the variance; or d_i^2/p_i with unit targets",
+        "w_i of the search: d_i; d_i^2 (1-p_i)/p_i; or d_i^2/p_i with unit targets",
         choices=("size", "variance", "authors"),
     )
     search_columns: tuple[int, int] | None = option(
@@ -44,38 +43,30 @@ class FedSteerOptions(WarmUpOptions):
     )
     warm_start: str = option(
         "updates",
-        "columns when training begins: the core clients' last warm-up updates, or none",
+        "columns when training begins: updates of the warm-up, or none",
         choices=("updates", "empty"),
     )
-    reselect_every: int | None = option(
-        None, "look for better columns among the clients in hand every so many rounds", low=1
-    )
+    reselect_every: int | None = option(None, "rounds between two searches in training", low=1)
     renew_after: int | None = option(
-        None,
-        "hand a column over to a client of the round once its owner was away for so many rounds",
-        low=1,
+        None, "rounds after which an absent owner's column goes to a client of the round", low=1
     )
     sketch_width: int | None = option(
         None, "numbers kept per client for reselect_every; default 10 k", low=1
     )
     ridge: float = option(0.5, "lambda: keeps coordinates small and the system solvable", low=0.0)
     refresh: str = option(
-        "after",
-        "coordinates of active clients: renewed after or before the aggregation",
-        choices=("after", "before"),
+        "after", "renew coordinates after or before the aggregation", choices=("after", "before")
     )
     refresh_all_every: int | None = option(
-        None, "enforce: every so many rounds all reachable clients renew their coordinates", low=1
+        None, "rounds after which all reachable clients renew their coordinates", low=1
     )
     coordinates: str = option(
-        "ridge",
-        "ridge coordinates, or own_scale |h_i| on the client's own column",
-        choices=("ridge", "own"),
+        "ridge", "ridge, or own_scale |h_i| on the client's own column", choices=("ridge", "own")
     )
     own_scale: float = option(1.0, "beta of coordinates='own': 1 is FedVARP", low=0.0)
     magnitude: str = option(
         "fixed",
-        "an estimate keeps its size from the last visit, or follows the columns' size",
+        "an estimate keeps its size, or follows that of the columns",
         choices=("fixed", "follow"),
     )
     basis: str = option(
@@ -83,23 +74,18 @@ class FedSteerOptions(WarmUpOptions):
     )
     drift: str | float = option(
         0.0,
-        "alpha: clients take this share of their drift out of their gradients; auto: .25 if "
-        "local_rate is given, else 0",
+        "alpha: share of their drift that clients take out; auto: .25 with local_rate, else 0",
         choices=("auto",),
         low=0.0,
         high=1.0,
     )
     local_rate: float | None = option(
-        None,
-        "eta: the learning rate of clients that add the correction they are sent, over 1 - "
-        "momentum if they have any",
-        above=0.0,
+        None, "eta of clients that add corrections, over 1 - momentum if they have any", above=0.0
     )
     solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
     cache: str | None = option(
         None,
-        "type of the stored columns; default: that of the updates (NumPy has no bfloat16 and keeps "
-        "float32)",
+        "type of the stored columns; default: that of the updates",
         choices=("float16", "bfloat16", "float32", "float64"),
     )
 
@@ -152,10 +138,6 @@ class FedSteerOptions(WarmUpOptions):
     @property
     def warms_up(self) -> bool:
         return self.core_set is None and self.select == "search"
-
-    @property
-    def stores_snapshot(self) -> bool:
-        return self.warm_start == "updates"
 
     @property
     def width(self) -> int:

@@ -14,14 +14,13 @@ c = u/n - sum_A d_i/p_i s_i and u = sum_i n_i s_i is kept running. c is known be
 read, so one pass over them yields Delta and every product that steps 3 and 4 need.
 Time O((k + m) d), memory O(k d + N k).
 
-With coordinates="own" (s_i = own_scale |h_i| e_i, X = everybody) this is FedVARP, or FedStale.
+With coordinates="own" (s_i = own_scale |h_i| e_i, X = all clients) this is FedVARP, or FedStale.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
@@ -29,19 +28,24 @@ import numpy as np
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
 from fedsteer.rules.fedsteer.columns import Columns
 from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.drift import Drift, Sent
+from fedsteer.rules.fedsteer.drift import Corrected, Drift
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.rules.fedsteer.roles import ColumnRoles, column_roles, takeovers
-from fedsteer.rules.fedsteer.selection import Owners, first_owners
+from fedsteer.rules.fedsteer.owners import (
+    ColumnRoles,
+    Owners,
+    column_roles,
+    first_owners,
+    takeovers,
+)
 from fedsteer.rules.options import Options
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
-from fedsteer.steering.kernels import Array, Floats, Pass
+from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
 from fedsteer.steering.table import Table
 
 if TYPE_CHECKING:
+    from fedsteer.rules.warm_up import Collected
     from fedsteer.steering.clients import Clients
-    from fedsteer.steering.collection import Collected
     from fedsteer.steering.rounds import Active
 
 
@@ -64,11 +68,11 @@ class FedSteerMemory(Component):
     sketches: Table | None = None  # (N, width), for reselect_every
     drift: Drift | None = None  # None: clients correct nothing
 
-    def change_basis(self, change: Floats) -> None:
-        """s_i <- M s_i for every client, where M is `change`."""
-        self.coordinates.change_basis(change)
-        if self.drift is not None:
-            self.drift.total = change @ self.drift.total
+    def sum_anew(self, clients: Clients, active: Active | None = None) -> None:
+        """All running sums, from all clients."""
+        sizes = clients.sizes_now(len(self.coordinates.stored.values), active)
+        weights = sizes[None] if self.drift is None else self.drift.count(sizes)
+        self.coordinates.sum_anew(weights)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +81,7 @@ class Computed:
 
     roles: ColumnRoles
     result: Pass  # products of the updates without what corrections added to them
-    sent: Sent | None  # what that is; None: nothing
+    corrected: Corrected | None  # what that is; None: nothing
     old: Floats  # (m, k) coordinates before this round
     new: Floats  # (m, k) and after it
 
@@ -119,8 +123,10 @@ class FedSteer(Algorithm):
         own: FedSteerMemory = memory.own
         if own.drift is not None and own.columns.rows is not None:
             slots = memory.clients.roster.find(asked.train)
-            known = np.flatnonzero(own.drift.paces[np.maximum(slots, 0)] * (slots >= 0))
-            corrections = own.drift.corrections(slots[known], own.coordinates.read(slots[known]))
+            paces = own.drift.paces[np.maximum(slots, 0)] * (slots >= 0)
+            known = np.flatnonzero(paces)
+            coordinates = own.coordinates.read(slots[known])
+            corrections = own.drift.corrections(paces[known], coordinates, own.coordinates.sums)
             vectors = own.columns.estimates(corrections, memory.like)
             corrected = [asked.train[i] for i in known]
             each = {c: {"correction": one} for c, one in zip(corrected, vectors, strict=True)}
@@ -135,91 +141,83 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        columns, drift, every = own.columns, own.drift, self.options.reselect_every
-        roles = column_roles(
-            columns.owners,
-            columns.since,
-            active,
-            renew_after=self.options.renew_after,
-            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
-        )
-        old = own.coordinates.read(active.slots)
-        total, expected, sent = own.coordinates.total, old, None
-        if drift is not None:
-            expected = drift.expected(active.slots, old)
-            total = drift.expected_of_everybody(total)
-            sent = drift.sent(active, self.options.local_rate, old)
-        if self.options.refresh == "after":
-            result = self._aggregate(own, active, roles, total, expected)  # steps 1 and 2
-            bare = result if sent is None else sent.take_out(result, columns.geometry, roles)
-            new = self._solve(own, bare, roles)  # step 3
-        else:
-            glance = self._sweep(own, active, roles, np.zeros_like(total))
-            new = expected = self._solve(own, glance, roles)
-            total = own.coordinates.total_with(active, old=old, new=new)
-            result = bare = self._aggregate(own, active, roles, total, new)
-        after = new if sent is None else new + sent.coordinates
+        columns, options = own.columns, self.options
+        roles = self._roles(memory, active)
+        # 1 estimate: `believed` of the active clients, `total` of all of them
+        old, total = own.coordinates.read(active.slots), own.coordinates.sums[0]
+        believed, corrected = old, None
+        if own.drift is not None:
+            rate, sums = options.local_rate, own.coordinates.sums
+            corrected = own.drift.in_round(active, rate, old, sums)
+            believed, total = corrected.expected, corrected.total
+        counted = believed  # what `total` has of the active clients
+        if options.refresh == "before":
+            nothing = np.zeros(len(total))
+            glance = columns.sweep(active, roles.gram_of, nothing, options.ridge)
+            believed = self._solve(own, glance, roles)
+        # 2 aggregate
+        total = total + (active.sizes @ believed - active.old_sizes @ counted)
+        c = active.trust * (total / max(active.total, 1e-300) - active.weights @ believed)
+        result = columns.sweep(active, roles.gram_of, c, options.ridge)
+        # 3 coordinates
+        bare = result
+        if corrected is not None:
+            bare = corrected.take_out(result, columns.geometry, roles)
+        new = believed if options.refresh == "before" else self._solve(own, bare, roles)
+        # 4 basis: in `commit`
         return Outcome(
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
-            believe=partial(
-                columns.geometry.beliefs,
-                products=result.products,
-                old=active.trust * expected,
-                new=after,
+            believe=columns.beliefs(
+                result.products,
+                old=active.trust * believed,
+                new=new if corrected is None else new + corrected.added,
             ),
-            scratch=Computed(roles=roles, result=bare, sent=sent, old=old, new=new),
+            scratch=Computed(roles=roles, result=bare, corrected=corrected, old=old, new=new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedSteerMemory = memory.own
         computed: Computed = outcome.scratch
-        roles, columns, options = computed.roles, own.columns, self.options
-        result, sent, clients = computed.result, computed.sent, memory.clients
-        own.coordinates.replace(active, old=computed.old, new=computed.new, clients=clients)
-        if own.drift is not None and sent is not None:
-            own.drift.replace(
-                active,
-                sent.paces,
-                old=computed.old,
-                new=computed.new,
-                everyone=own.coordinates,
-                clients=clients,
-            )
-        owners = columns.owners
-        changes = takeovers(roles, owners, result.squared_norms) if roles.candidates else []
-        if own.sketches is not None and len(active):
-            own.sketches[active.slots] = active.kernels.sketch(
-                active.round.updates, options.width, options.seed
-            )
-            if roles.reselecting and not changes:
-                from fedsteer.rules.fedsteer.reselection import reselect
-
-                changes = reselect(options, clients, active, own.sketches, owners)
-        added = None if sent is None else sent.coordinates
-        change = columns.renew(result, roles, changes, active, options.cache, added)
+        corrected, coordinates = computed.corrected, own.coordinates
+        before, after = active.old_sizes[None], active.sizes[None]
+        if own.drift is not None and corrected is not None:
+            before, after = own.drift.commit(active, corrected)
+        blurred = coordinates.replace(
+            active.slots, old=computed.old, new=computed.new, old_weights=before, weights=after
+        )
+        if blurred:
+            own.sum_anew(memory.clients, active)
+        change = own.columns.renew(
+            computed.result,
+            active,
+            refreshed=computed.roles.refreshed,
+            takeovers=self._takeovers(memory, active, computed),
+            gram_of=computed.roles.gram_of,
+            added=None if corrected is None else corrected.added,
+        )
         if change is not None:
-            own.change_basis(change)
+            coordinates.change_basis(change)
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own: FedSteerMemory = memory.own
-        clients = memory.clients
-        own.coordinates.erase(slots, sizes, clients)
-        leaving = {clients.roster.name(int(slot)) for slot in slots}
+        own.coordinates.write(slots, np.zeros((len(slots), len(own.columns.owners))))
+        if own.drift is not None:
+            own.drift.paces[slots] = 0.0
+        own.sum_anew(memory.clients)
+        leaving = {memory.clients.roster.name(int(slot)) for slot in slots}
         for column, owner in enumerate(own.columns.owners):
             if owner in leaving:
                 keep_owner = self.options.core_set is not None
-                own.change_basis(own.columns.vacate(column, keep_owner=keep_owner))
-        if own.drift is not None:
-            own.drift.forget(slots, everyone=own.coordinates, clients=clients)
+                own.coordinates.change_basis(own.columns.vacate(column, keep_owner=keep_owner))
         if own.sketches is not None:
             own.sketches[slots] = 0.0
 
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:
-        from fedsteer.rules.fedsteer.reselection import owners_after_cycle
+        from fedsteer.rules.fedsteer.search import owners_after_cycle
 
         options, clients = self.options, memory.clients
         own: FedSteerMemory = memory.own
@@ -228,14 +226,10 @@ class FedSteer(Algorithm):
         fresh.sketches = own.sketches
         if last and options.warm_start == "updates":
             slots = clients.roster.find([owner for owner in owners if owner is not None])
-            fresh.columns.load(collected.rows, slots, options.cache, clients.number)
+            fresh.columns.load(collected.rows, slots, clients.number)
         if last and fresh.sketches is not None:  # re-selection must know whom the search chose
             fresh.sketches[collected.slots] = collected.sketch(options.width, options.seed)
         return fresh
-
-    def kept_as(self, memory: Memory, updates: Array) -> str | None:
-        own: FedSteerMemory = memory.own
-        return own.columns.kept_as(updates, self.options.cache)
 
     def coordinates_of(self, memory: Memory, slots: Any) -> Floats | None:
         own: FedSteerMemory = memory.own
@@ -245,41 +239,57 @@ class FedSteer(Algorithm):
         own: FedSteerMemory = memory.own
         coordinates = own.coordinates.read(slots)
         if own.drift is not None:
-            coordinates = own.drift.expected(slots, coordinates)
+            paces = own.drift.paces[slots]
+            coordinates = own.drift.expected(paces, coordinates, own.coordinates.sums)
         return own.columns.estimates(coordinates, memory.like)
 
     def _empty(self, owners: Owners, clients: Clients) -> FedSteerMemory:
         """Vacant columns for these owners, and zero coordinates for the members."""
         options = self.options
+        drift = Drift(options.alpha) if options.alpha else None
         return FedSteerMemory(
-            columns=Columns.vacant(owners, basis=options.basis, magnitude=options.magnitude),
-            coordinates=Coordinates.zero(size=len(owners), members=len(clients.sizes.values)),
-            drift=Drift(options.alpha, np.zeros(len(owners))) if options.alpha else None,
+            columns=Columns.vacant(
+                owners, basis=options.basis, magnitude=options.magnitude, cache=options.cache
+            ),
+            coordinates=Coordinates.zero(
+                size=len(owners),
+                members=len(clients.sizes.values),
+                sums=1 if drift is None else 2,
+            ),
+            drift=drift,
         )
 
-    def _aggregate(
-        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, total: Floats, used: Floats
-    ) -> Pass:
-        """Steps 1 and 2: c = u/n - sum_A d_i/p_i s_i, times the trust in all estimates.
-
-        `total` is u, and `used` are the s_i of the active clients.
-        """
-        if active.resized and self.options.refresh == "after":
-            total = total + (active.sizes - active.old_sizes) @ used
-        c = active.trust * (total / max(active.total, 1e-300) - active.weights @ used)
-        return self._sweep(own, active, roles, c)
-
-    def _sweep(
-        self, own: FedSteerMemory, active: Active, roles: ColumnRoles, coefficients: Floats
-    ) -> Pass:
-        # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
-        precise = self.options.ridge < 1e-3
-        return own.columns.sweep(active, roles.gram_of, coefficients, precise=precise)
+    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
+        columns, every = memory.own.columns, self.options.reselect_every
+        return column_roles(
+            columns.owners,
+            columns.since,
+            active,
+            renew_after=self.options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
+        )
 
     def _solve(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
-        """Step 3: (m, k) what is stored for the active clients from now on."""
+        """(m, k) what is stored for the active clients from now on."""
         options = self.options
         if options.coordinates == "ridge":
             return own.columns.solve(result, options.ridge, options.solver)
         norms = np.sqrt(result.squared_norms)
         return options.own_scale * own.columns.own_coordinates(norms, roles)
+
+    def _takeovers(self, memory: Memory, active: Active, computed: Computed) -> Pairs:
+        """(column, position of its new owner), from sketches too if the rule re-selects."""
+        own: FedSteerMemory = memory.own
+        roles, owners, options = computed.roles, own.columns.owners, self.options
+        changes: Pairs = []
+        if roles.candidates:
+            changes = takeovers(roles, owners, computed.result.squared_norms)
+        if own.sketches is not None and len(active):
+            own.sketches[active.slots] = active.kernels.sketch(
+                active.round.updates, options.width, options.seed
+            )
+            if roles.reselecting and not changes:
+                from fedsteer.rules.fedsteer.search import reselect
+
+                changes = reselect(options, memory.clients, active, own.sketches, owners)
+        return changes

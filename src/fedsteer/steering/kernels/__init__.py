@@ -2,8 +2,7 @@
 
 Everything else in fedsteer has size k, m or N and is plain NumPy float64. A rule asks
 `kernels_for(updates)` and never learns which library it got; torch is imported only when a torch
-tensor comes in. Both modules provide the functions of `Kernels` and are tested against
-each other.
+tensor comes in. Both modules provide the functions of `Kernels` and are tested against each other;
 `fused` is the pass of torch on a GPU on which Triton works.
 """
 
@@ -75,9 +74,6 @@ class Kernels(Protocol):
     def allocate(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         """Zeros in the library, on the device and, by default, of the dtype of `like`."""
 
-    def largest(self, updates: Array, position: int) -> float:
-        """The largest absolute value in one of the updates."""
-
     def to_host(self, array: Array) -> tuple[NDArray[Any], str]:
         """A NumPy array, which may share memory, and the dtype's name; bfloat16 as uint16 bits."""
 
@@ -92,9 +88,6 @@ class Kernels(Protocol):
 
     def stack(self, updates: Any) -> Array:
         """A sequence of (d,) arrays as one (m, d) matrix, or `Vectors` if they are long."""
-
-    def dtype_name(self, array: Array) -> str:
-        """float16, bfloat16, float32 or float64."""
 
 
 def library_of(array: object) -> str:

@@ -1,19 +1,13 @@
-"""`one_pass` as a Triton kernel that reads every number once. Importing this needs Triton.
+"""`one_pass` as a Triton kernel that reads every number once. Importing this needs Triton 3.3.
 
-Triton 3.3 or later is needed: older versions do not accept tuples as kernel arguments. If there is
-an older one or none (torch 2.4 brings 3.0), `fedsteer.gpu` does not import this module and torch
-does the work.
-
-A program is one warp that walks over the positions. A thread holds the k + m values of a few
-positions and, over all positions it visits, a running sum for each number that is asked for:
+Without it, `fedsteer.gpu` does not import this module and torch does the work. A program is one
+warp that walks over the positions. A thread holds the k + m values of a few positions and, over all
+positions it visits, a running sum for each number that is asked for:
 
     h_j . g_i        g_i . g_l (l <= i)        |Delta|^2,  Delta = b + sum_j c_j h_j + sum_i a_i g_i
 
-Each sum is a register of its own, held in a tuple of vectors: k = m = 10 takes 111 of them, or 156
-with the Gram matrix, without spilling. (A single matrix of sums would be padded to powers of two
-and spill; reducing each product at once takes longer than reading.) Weights are kernel arguments,
-which cost no registers. Reading ahead goes through shared memory (STAGES). torch then adds up the
-sums of all programs in float64, and one small tensor goes to the host.
+Each sum is a register of its own: k = m = 10 takes 111 of them, or 156 with the Gram matrix. torch
+then adds up the sums of all programs in float64, and one small tensor goes to the host.
 """
 
 from __future__ import annotations

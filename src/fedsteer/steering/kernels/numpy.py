@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsteer.steering.kernels import Array, Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -124,10 +124,6 @@ def allocate(shape: tuple[int, ...], like: Rows, dtype: str | None = None) -> ND
     return np.zeros(shape, like.dtype if dtype is None else _dtype(dtype))
 
 
-def largest(updates: Array, position: int) -> float:
-    return float(abs(updates[position]).max())
-
-
 def to_host(array: NDArray[Any]) -> tuple[NDArray[Any], str]:
     return array, array.dtype.name
 
@@ -153,10 +149,6 @@ def stack(updates: Sequence[NDArray[Any]]) -> Rows:
     if len(first) >= LARGE and all(update.dtype == first.dtype for update in updates):
         return Vectors(updates)
     return np.stack(updates)
-
-
-def dtype_name(array: Rows) -> str:
-    return array.dtype.name
 
 
 def _dtype(name: str) -> np.dtype[Any]:

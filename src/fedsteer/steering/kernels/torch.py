@@ -26,9 +26,6 @@ FUSED = "fedsteer.steering.kernels.fused"
 
 Rows: TypeAlias = Tensor | Vectors
 
-# Indices and operators alone: tensors can do that too.
-largest = in_numpy.largest
-
 
 def _blocks(array: Rows, widened: int = 0) -> Iterator[slice]:
     """Of the last dimension; `widened` rows are copied to float64 in each block."""
@@ -184,7 +181,7 @@ def to_host(array: Tensor) -> tuple[NDArray[Any], str]:
     host = array.detach().cpu()
     if host.dtype == torch.bfloat16:
         host = host.view(torch.uint16)
-    return host.numpy(), dtype_name(array)
+    return host.numpy(), str(array.dtype).removeprefix("torch.")
 
 
 def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
@@ -213,7 +210,3 @@ def stack(updates: Sequence[Tensor]) -> Rows:
     if long and all(one.dtype == first.dtype and one.is_contiguous() for one in updates):
         return Vectors([one.detach() for one in updates])
     return torch.stack(tuple(updates))
-
-
-def dtype_name(array: Rows) -> str:
-    return str(array.dtype).removeprefix("torch.")

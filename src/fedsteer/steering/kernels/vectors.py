@@ -12,10 +12,9 @@ LARGE = 1 << 17  # numbers in a vector; shorter ones are stacked in no time
 class Vectors:
     """(n, d) numbers as n arrays of one library, indexed like a matrix. Read-only.
 
-    A server gets the updates of its clients one by one. Stacking those of a large model into a
-    matrix takes about as long as the whole pass over them, and holds them twice. On a CPU `Vectors`
-    stand in for such a matrix; on a GPU, where the kernel reads matrices only, updates are stacked.
-    The arrays may belong to the caller.
+    A server gets updates one by one. Stacking those of a large model takes as long as the pass over
+    them, and holds them twice, so on a CPU `Vectors` stand in for the matrix. (On a GPU the kernel
+    reads matrices only.) The arrays may belong to the caller.
     """
 
     def __init__(self, rows: Sequence[Any]) -> None:

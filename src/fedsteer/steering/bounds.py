@@ -1,24 +1,20 @@
-"""Bounds on the length of single updates and of the aggregate, from one memory of norms.
+"""Bounds on the length of updates, of the aggregate, and on reported numbers of data points.
 
     update_bound   g_i <- g_i min(1, (c r_i / |g_i|)^2),   r_i = max(r, min(l_i, 4 r))
     norm_bound     Delta <- Delta min(1, rho b / |Delta|),   b = sum_i d_i |g_i| >= |sum_i d_i g_i|
+    size_bound     n_i <- min(median of i's last three reports, c max(n_i before, s))
 
-A client whose local training blew up, or who means harm, can send an update a hundred times as long
-as the others'. One of those in the first rounds can throw a network so far off that it never
-learns. r is the median length of the latest 100 updates, and l_i that of client i's last one as it
-came: rare clients honestly send updates ten times as long as others, again and again, and cutting
-them would bring back the bias that their weights take away. The longer an update is beyond c r_i,
-the shorter it becomes: at a hundred times r little of it is left, while cutting all of them to
-c r_i would leave each a full say in a direction that means nothing. All of it is known before the
-round (in the first one r is the round's own median), so it does not matter who else takes part: the
-aggregate stays unbiased for the shortened updates.
+r and s are the medians of the latest 100 lengths and sizes, and l_i is the length of client i's
+last update as it came. All of it is known before the round (in the first one r and s are the
+round's own medians), so it does not matter who else takes part: the aggregate stays unbiased for
+the shortened updates. The longer an update is beyond c r_i, the shorter it becomes. A number of
+data points that differs from those before it counts once the next visit confirms it; otherwise one
+wrong number would weigh in every round until its client is back. Of two the smaller one counts.
 
 b uses the last known norm of each client, this round's included; clients without one count with the
-mean of the others, weighted by size. This is a heuristic, because old norms age, and it is biased
-whenever it acts, so every step reports its factor.
-
-The sum over all clients is kept running in two numbers. In one, a single update 10^18 times as long
-as the others would leave nothing but its rounding error.
+mean of the others, weighted by size. It is biased whenever it acts, so every step reports its
+factor. The sum over all clients is kept running in two numbers. In one, a single update 10^18 times
+as long as the others would leave nothing but its rounding error.
 """
 
 import math
@@ -32,9 +28,9 @@ from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.table import Table
 
 LATEST = 100
-"""Updates that the median is taken over."""
+"""Updates or sizes that a median is taken over."""
 TRUSTED = 4.0
-"""So many times the median is a client believed to be used to."""
+"""A client's own updates raise the usual length at most this many times."""
 
 
 class NormSums(NamedTuple):
@@ -111,4 +107,34 @@ class NormBound(Component):
         parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
         weighted = math.fsum(parts)
         weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
-        return NormSums(weighted, math.fsum([*parts, -weighted]), weight)
+        return NormSums(weighted=weighted, rest=math.fsum([*parts, -weighted]), weight=weight)
+
+
+@dataclass
+class SizeBound(Component):
+    """The latest sizes of all clients, and the two latest reports of each."""
+
+    times: float  # c
+    latest: Floats = field(default_factory=lambda: np.zeros(0))
+    reports: Table = field(default_factory=lambda: Table.empty(0, 2))  # 0: none
+
+    def limit(self, slots: Integers, reported: Floats, old_sizes: Floats) -> Floats:
+        """What is believed of these reports; `old_sizes` are 0 for newcomers."""
+        if not len(reported):
+            return reported
+        earlier, last = self.reports[slots].T
+        last = np.where(last > 0, last, np.where(old_sizes > 0, old_sizes, reported))
+        earlier = np.where(earlier > 0, earlier, np.minimum(last, reported))
+        usual = float(np.median(self.latest if len(self.latest) else reported))
+        limit = self.times * np.maximum(old_sizes, usual)
+        believed: Floats = np.minimum(np.median([earlier, last, reported], axis=0), limit)
+        return believed
+
+    def keep(self, slots: Integers, reported: Floats, sizes: Floats) -> None:
+        """What the clients of a round reported, and what was believed."""
+        self.latest = np.concatenate([self.latest, sizes])[-LATEST:]
+        last = self.reports[slots][:, 1]
+        self.reports[slots] = np.stack([last, reported], axis=1)
+
+    def forget(self, slots: Integers) -> None:
+        self.reports[slots] = 0.0
