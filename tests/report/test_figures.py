@@ -143,16 +143,16 @@ def test_accuracy_over_core_set_size(tmp_path: Path) -> None:
             sized(tmp_path, columns, 1e-6, seed, weak + 2 * better)
     sized(tmp_path, 100, 0.5, 0, 0.5)
     runs = find_runs(tmp_path)
-    assert core_size_figure(runs, []).table.splitlines() == [
+    assert core_size_figure(runs, {}).table.splitlines() == [
         "| core set | ridge 0.5 % | ridge 1e-06 % | difference |",
         "| --: | --: | --: | --: |",
         "| 10 | 70.5 ± 6.4 | 61.0 ± 12.7 | +9.5 ± 6.4 |",
         "| 40 | 72.5 ± 6.4 | 75.0 ± 12.7 | -2.5 ± 6.4 |",
         "| 100 | 50.0 | - | - |",
     ]
-    drawn = core_size_figure(runs, []).svg("Sizes & <more>")
+    drawn = core_size_figure(runs, {}).svg("Sizes & <more>")
     assert {"Sizes & <more>", "ridge 0.5", "ridge 1e-06", "100"} <= set(texts(drawn))
-    assert drawn == core_size_figure(find_runs(tmp_path), []).svg("Sizes & <more>")
+    assert drawn == core_size_figure(find_runs(tmp_path), {}).svg("Sizes & <more>")
 
 
 def test_a_line_for_every_setting_in_the_order_of_the_paper(tmp_path: Path) -> None:
@@ -190,10 +190,10 @@ def test_settings_without_a_finished_run_still_have_a_table(tmp_path: Path) -> N
 
 def test_without_its_data_there_is_no_figure(tmp_path: Path) -> None:
     runs = find_runs(make_comparison(tmp_path, ["fedavg"], seeds=1, rounds=4, clients=4))
-    assert core_size_figure(runs, []) is None and heatmap_figure(runs, []) is None
+    assert core_size_figure(runs, {}) is None and heatmap_figure(runs, {}) is None
     with closing(RecordWriter(tmp_path / "bare")) as records:
         records.manifest({"rule": {"label": "a", "name": "a"}, "seed": 0})
-    assert errors_figure(find_runs(tmp_path / "bare"), []) is None
+    assert errors_figure(find_runs(tmp_path / "bare"), {}) is None
 
 
 def coordinates(folder: Path, seed: int, values: np.ndarray) -> None:
@@ -223,8 +223,8 @@ def test_heat_maps_and_how_stable_they_are(tmp_path: Path) -> None:
     coordinates(tmp_path, 0, values)
     runs = find_runs(tmp_path)
     # 15 pairs of client 5 are alike; of the 20 of client 55, those with round 0, 10 or 20 are not.
-    assert f"| k\\|2 | {(15 + 18) / 35:.2f} |" in heatmap_figure(runs, []).table
-    drawn = heatmap_figure(runs, []).svg("Coordinates")
+    assert f"| k\\|2 | {(15 + 18) / 35:.2f} |" in heatmap_figure(runs, {}).table
+    drawn = heatmap_figure(runs, {}).svg("Coordinates")
     assert {"k|2", "client 5", "client 55", "training rounds"} <= set(texts(drawn))
     first, second = images(drawn)
     assert first.shape == second.shape == (2, 30, 3), "a pixel per round and coordinate"
@@ -236,7 +236,7 @@ def test_one_large_coordinate_does_not_pale_the_others(tmp_path: Path) -> None:
     values = np.full((30, 2, 2), -0.5)
     values[3, 0, 0] = 100.0
     coordinates(tmp_path, 0, values)
-    first, _ = images(heatmap_figure(find_runs(tmp_path), []).svg("Coordinates"))
+    first, _ = images(heatmap_figure(find_runs(tmp_path), {}).svg("Coordinates"))
     assert "#" + first[1, 3].tobytes().hex() == LIGHT[2], "-0.5 has the full colour"
 
 
@@ -252,12 +252,12 @@ def test_errors_over_staleness_and_rounds(tmp_path: Path) -> None:
             records.append("clients", row | {"round": 5, "staleness": 1, "event": "refresh"})
             records.finish({"accuracy": 0.5, "warm_up_rounds": 2})
     runs = find_runs(tmp_path)
-    assert errors_figure(runs, []).table.splitlines()[:3] == [
+    assert errors_figure(runs, {}).table.splitlines()[:3] == [
         "| rounds away | a\\|b | a\\|b, recomputed |",
         "| --: | --: | --: |",
         "| 4 to 5 | 0.30 ± 1.27 | 0.05 ± 0.00 |",
     ]
-    assert texts(errors_figure(runs, []).svg("Errors"))[-3:] == ["a|b", "a|b, recomputed", "Errors"]
+    assert texts(errors_figure(runs, {}).svg("Errors"))[-3:] == ["a|b", "a|b, recomputed", "Errors"]
 
 
 def test_files_of_a_comparison_and_of_a_paper_table(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.simulate.cells import find_rule
+from fedsteer.simulate.compare import compare_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table
@@ -173,12 +174,47 @@ def test_the_record_says_what_the_table_needs() -> None:
     }
 
 
-def test_a_column_may_have_seeds_of_its_own_and_leave_rules_out() -> None:
+def test_a_column_may_have_seeds_and_rules_of_its_own() -> None:
     columns = {one.name: one for one in load_paper_table("matrix").experiments}
     assert (columns["paper"].seeds, columns["harsh"].seeds) == (5, 10)
     assert "fedsteer" in columns["paper"].rules and "fedsteer" not in columns["thousand"].rules
+    assert not any("full" in one.rules for one in columns.values()), "only its practical form"
     assert {one.server.average for one in columns.values()} == {10}
     assert all(one.seeds == 3 for one in load_paper_table("matrix", seeds=3).experiments)
+
+
+def test_full_participation_is_the_same_run_below_one_ceiling(tmp_path: Path) -> None:
+    table = load_paper_table("matrix")
+    columns = {one.name: one for one in table.experiments}
+    below = ("harsh", "bursts", "day-night", "skype-10", "skype-30")
+    fashion = ("fashion-bursts", "fashion-skype-30")
+    assert table.record()["ceilings"] == {
+        name: "half" if name == "harsh" else "fashion-paper" if name in fashion else "paper"
+        for name in (*below, *fashion)
+    }
+    for name, one in columns.items():
+        assert ("full:practical" in one.rules) == (name not in table.ceilings)
+    for name, ceiling in table.ceilings.items():
+        one, other = columns[name], columns[ceiling]
+        same = {key: getattr(other, key) for key in ("name", "title", "rules", "participation")}
+        assert replace(one, **same) == other, "they differ in nothing else"
+    settings = {"rules": ["full:practical"]}
+    pair = load_paper_table("matrix", only="paper,bursts", smoke=True, settings=settings)
+    runs = compare_cells(pair.cells(tmp_path), jobs=1)
+    first, second = (run.read("rounds.jsonl") for run in runs if run.seed == 0)
+    assert first == second, "so it need not run again"
+
+
+def test_only_takes_names_and_how_names_begin() -> None:
+    def names(only: str) -> list[str]:
+        return [one.name for one in load_paper_table("matrix", only=only).experiments]
+
+    assert names("harsh") == ["harsh"] and names("skype") == ["skype-10", "skype-30"]
+    assert names("skype-30, paper,fashion-h") == ["paper", "skype-30", "fashion-half"]
+    assert len(names("p,paper,d")) == 3, "each column once"
+    for wrong in ("bursts,skipe-10", "bursts,", ""):
+        with pytest.raises(ConfigurationError, match="unknown column"):
+            load_paper_table("matrix", only=wrong)
 
 
 def test_a_swap_keeps_its_share_of_the_rounds() -> None:

@@ -13,7 +13,7 @@ from fedsteer.records.sheets import SHEET, join_sheets
 from fedsteer.report import write_files, write_page
 from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table
-from fedsteer.simulate.tuning import scores_of
+from fedsteer.simulate.tuning import choices_of
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -63,10 +63,10 @@ def execute(options: argparse.Namespace) -> int:
     trials = paper_table.tuning_cells(out)
     if trials:
         run_cells(trials, options)
-    scores = scores_of(trials)
-    record = join_sheets(before, paper_table.record(command, scores))
+    choices = choices_of(trials)
+    record = join_sheets(before, paper_table.record(command, choices))
     write_json(out / SHEET, record)
-    runs = run_cells(paper_table.cells(out, scores), options)
+    runs = run_cells(paper_table.cells(out, choices), options)
     # The table includes columns of earlier commands, but no runs of other tables.
     everything = runs_of_sheet(find_runs(out), record)
     page = write_page(everything, out / "report.html", title=paper_table.title, paper_table=record)

@@ -30,17 +30,21 @@ def read_sheet(*places: Path) -> dict[str, Any] | None:
 
 
 def join_sheets(before: dict[str, Any] | None, sheet: dict[str, Any]) -> dict[str, Any]:
-    """Join two sheets that have other columns of the same table."""
+    """Join two sheets that have other columns, or other rules, of the same table."""
     if before is None:
         return sheet
     commands = dict.fromkeys([*before.get("commands", []), *sheet.get("commands", [])])
-    paper = before.get("paper", {}) | sheet.get("paper", {})
-    joined = sheet | {"commands": list(commands), "paper": paper}
+    old, new = before.get("tuning", {}), sheet.get("tuning", {})
+    joined = sheet | {
+        "commands": list(commands),
+        "paper": before.get("paper", {}) | sheet.get("paper", {}),
+        "ceilings": before.get("ceilings", {}) | sheet.get("ceilings", {}),
+        # Commands may have other rules in the same column.
+        "tuning": {key: old.get(key, {}) | new.get(key, {}) for key in {**old, **new}},
+    }
     if "labels" in before and "labels" in sheet:
         joined["labels"] = sorted({*before["labels"], *sheet["labels"]})
         joined["seeds"] = max(before["seeds"], sheet["seeds"])
-    if tuning := before.get("tuning", {}) | sheet.get("tuning", {}):
-        joined["tuning"] = tuning
     return joined
 
 

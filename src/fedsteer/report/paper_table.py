@@ -1,7 +1,8 @@
 """Our numbers beside the published ones.
 
 `fedsteer reproduce` leaves a `sheet.json` beside the runs, which says what table or figure of the
-paper they are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies.
+paper they are: `title`, `about`, `commands`, `figure` and `paper`, the published accuracies; for a
+matrix also `tuning`, the rates and models chosen, and `ceilings`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -2,8 +2,9 @@
 
 Each is a TOML file in `experiments/paper`: `rules`, `variants`, `seeds` and `set` for all columns,
 and one `[[columns]]` per experiment, made from a shipped one by `set`, with the paper's numbers. A
-column may have `rules` and `seeds` of its own, leave rules out by `without`, and start from the
-authors' code by `reading = "authors"`. With `[tuning]`, rules have server rates of their own.
+column may have `rules` and `seeds` of its own, `also` have more rules, and start from the authors'
+code by `reading = "authors"`. With `ceiling = "NAME"` full participation is not run: it would be
+that of column NAME again. With `[tuning]`, rules have server rates of their own.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, check_name, unknown
+from fedsteer.records.names import FULL
 from fedsteer.simulate.cells import Cell, find_rule, plan_cells
 from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.experiment_files import load_experiment, shipped_experiments
-from fedsteer.simulate.tuning import FIRST_SEED, TUNED, Scores, Tuning, at_best_rates
+from fedsteer.simulate.tuning import FIRST_SEED, TUNED, Choices, Tuning, at_chosen_rates
 
 READINGS = ("paper", "authors")
 SMOKE_SHARE = 0.12  # clients instead of a hundred
@@ -37,17 +39,18 @@ class PaperTable:
     figure: str  # which picture the paper draws of it, see `fedsteer.report.figures`
     experiments: list[Experiment]  # one per column
     published: dict[str, dict[str, float]]  # experiment -> label -> accuracy in the paper
+    ceilings: dict[str, str]  # experiment -> another one with the same full participation
     tuning: Tuning | None = None
 
-    def cells(self, out: Path, scores: Scores | None = None) -> list[Cell]:
-        """Every run of every column, at the best rates by these scores."""
+    def cells(self, out: Path, choices: Choices | None = None) -> list[Cell]:
+        """Every run of every column, at the rates chosen."""
         cells = [
             cell for one in self.experiments for cell in plan_cells(one, one.rules, out / one.name)
         ]
-        return at_best_rates(cells, scores or {})
+        return at_chosen_rates(cells, choices or {})
 
     def tuning_cells(self, out: Path) -> list[Cell]:
-        """The runs that come before, to choose rates by."""
+        """The runs that come before, to choose rates and models by."""
         return self.tuning.cells(self.experiments, out) if self.tuning is not None else []
 
     def absent_files(self) -> dict[str, str]:
@@ -64,7 +67,7 @@ class PaperTable:
         published = {one.name: self.published[one.name] for one in kept}
         return replace(self, experiments=kept, published=published)
 
-    def record(self, command: str = "", scores: Scores | None = None) -> dict[str, Any]:
+    def record(self, command: str = "", choices: Choices | None = None) -> dict[str, Any]:
         """What the records keep, so that the table can be made from records alone."""
         labels = {find_rule(one, name).label for one in self.experiments for name in one.rules}
         return {
@@ -76,7 +79,9 @@ class PaperTable:
             "labels": sorted(labels),
             "seeds": max(one.seeds for one in self.experiments),
             "paper": self.published,
-        } | ({"tuning": scores} if scores else {})
+            "ceilings": self.ceilings,
+            "tuning": choices or {},
+        }
 
 
 def load_paper_table(
@@ -90,17 +95,13 @@ def load_paper_table(
 ) -> PaperTable:
     """A table by name, with `settings` on top of every column.
 
-    `only` keeps the column of that name, or those whose names start with it.
+    only   names of columns, or how they start, with commas between; default: all
     """
     tables = shipped_experiments("paper")
     check_name("table or figure", name, tables)
     check_name("reading", reading, READINGS)
     table = tomllib.loads(tables[name])
-    wanted = [c for c in table["columns"] if c["name"] == only] or [
-        c for c in table["columns"] if only is None or c["name"].startswith(only)
-    ]
-    if not wanted:
-        raise unknown("column", str(only), [column["name"] for column in table["columns"]])
+    wanted = _wanted(table["columns"], only)
     tuning = Tuning(**table["tuning"]) if "tuning" in table else None
     if reading != "paper" and (tuning or any("reading" in column for column in table["columns"])):
         raise ConfigurationError(f"{name} has no other reading; leave out --reading")
@@ -112,16 +113,19 @@ def load_paper_table(
         )
     if TUNED in (settings or {}):
         tuning = None
-    experiments, published = [], {}
+    experiments, published, ceilings = [], {}, {}
     for column in wanted:
         base, own = column["experiment"], table.get("set", {}) | column.get("set", {})
-        rules, left_out = column.get("rules", table["rules"]), column.get("without", ())
+        rules = column.get("rules", table["rules"]) + column.get("also", [])
+        if "ceiling" in column:
+            rules = [rule for rule in rules if rule.partition(":")[0] != FULL]
+            ceilings[column["name"]] = column["ceiling"]
         suffix = "" if reading == "paper" else reading
         experiment = replace(
             load_experiment(base, own),
             name="-".join(filter(None, (column["name"], suffix))),
             title=", ".join(filter(None, (f"{table['title']}: {column['name']}", suffix))),
-            rules=[rule for rule in rules if rule not in left_out],
+            rules=rules,
             variants=table.get("variants", {}),
             tuned=[TUNED] if tuning else [],
             seeds=column.get("seeds", table["seeds"]) if seeds is None else seeds,
@@ -145,8 +149,22 @@ def load_paper_table(
         figure=table["figure"],
         experiments=experiments,
         published=published,
+        ceilings=ceilings,
         tuning=tuning,
     )
+
+
+def _wanted(columns: list[dict[str, Any]], only: str | None) -> list[dict[str, Any]]:
+    """Of each name between the commas the column of that name, or those that start with it."""
+    if only is None:
+        return columns
+    names, kept = [column["name"] for column in columns], set[str]()
+    for word in map(str.strip, only.split(",")):
+        found = {word} & {*names} or {name for name in names if word and name.startswith(word)}
+        if not found:
+            raise unknown("column", word, names)
+        kept |= found
+    return [column for column in columns if column["name"] in kept]
 
 
 def _about(text: str) -> str:

@@ -1,13 +1,15 @@
-"""Server rates from a grid: every rule gets the one that suits it best, by runs of their own.
+"""What suits a rule best: a server rate from a grid, and the last model or the averaged one.
 
-In every column every rule runs at every rate, under seeds that are not reported. What counts is the
-accuracy on training images that no client holds, over the last third of the evaluations; of a
-practical form, that of the averaged model, as in the table. A run that failed counts as zero.
+In every column every rule runs at every rate, under seeds that are not reported; a rule without a
+server rate runs once per seed. What counts is the accuracy on training images that no client holds,
+over the last third of the evaluations. A run that failed counts as zero. Practical forms may choose
+the averaged model; the paper's forms know none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.rules import RULES
@@ -18,9 +20,11 @@ TUNED = "server.rate"
 FIRST_SEED = 1_000
 """Of the runs that are not reported; reported seeds are counted from 0."""
 FOLDER = "tuning"
+MODELS = {"last": "held_out_accuracy", "averaged": "average_held_out_accuracy"}
+"""Model -> the column of the records that it is chosen by."""
 
-Scores = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]
-"""Experiment -> label of a rule -> server rate -> held-out accuracy under each seed."""
+Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""Experiment -> label of a rule -> what `_choice` says."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Tuning:
     seeds: int
 
     def cells(self, experiments: Iterable[Experiment], out: Path) -> list[Cell]:
-        """The runs to choose by; rules that move the model themselves have no rate."""
+        """The runs to choose by."""
         seeds = range(FIRST_SEED, FIRST_SEED + self.seeds)
         return [
             cell
@@ -39,38 +43,56 @@ class Tuning:
             for rate in self.rates
             for cell in plan_cells(
                 one.changed({TUNED: rate}),
-                [rule for rule in one.rules if not RULES[find_rule(one, rule).name].own_rate],
+                [rule for rule in one.rules if rate == self.rates[0] or _has_rate(one, rule)],
                 out / FOLDER / one.name / f"rate-{rate:g}",
                 seeds,
             )
         ]
 
 
-def scores_of(cells: Iterable[Cell]) -> Scores:
-    """What the finished runs of these cells say."""
-    scores: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+def _has_rate(experiment: Experiment, rule: str) -> bool:
+    """Not if the rule moves the model itself."""
+    return not RULES[find_rule(experiment, rule).name].own_rate
+
+
+def choices_of(cells: Iterable[Cell]) -> Choices:
+    """What the runs of these cells speak for."""
+    trials: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        run, rate = Run(cell.folder), f"{cell.experiment.server.rate:g}"
-        prefix = "average_" if cell.rule.preset == "practical" else ""
-        found = run.late(f"{prefix}held_out_accuracy") if run.finished else None
-        own = scores.setdefault(cell.experiment.name, {}).setdefault(cell.rule.label, {})
-        own.setdefault(rate, []).append(found)
-    return scores
+        trials.setdefault((cell.experiment.name, cell.rule.label), []).append(cell)
+    choices: dict[str, dict[str, Any]] = {}
+    for (experiment, label), own in trials.items():
+        choices.setdefault(experiment, {})[label] = _choice(own)
+    return choices
 
 
-def at_best_rates(cells: Iterable[Cell], scores: Scores) -> list[Cell]:
-    """The cells, each at the rate that suits its rule best, if there are scores of it."""
-    made: dict[tuple[str, float], Experiment] = {}  # cells at the same rate share an experiment
+def _choice(trials: Sequence[Cell]) -> dict[str, Any]:
+    """The best rate and model of a rule, and the scores of all; of equal ones the first.
+
+    The rate is None if the rule has none.
+    """
+    rule = trials[0].rule
+    scores: dict[tuple[float, str], list[float]] = {}
+    for cell in trials:
+        run = Run(cell.folder)
+        for model in MODELS if rule.preset == "practical" else ("last",):
+            found = run.late(MODELS[model]) if run.finished else None
+            scores.setdefault((cell.experiment.server.rate, model), []).append(found or 0.0)
+    best_rate, best_model = max(scores, key=lambda tried: sum(scores[tried]))
+    return {
+        "rate": None if RULES[rule.name].own_rate else best_rate,
+        "model": best_model,
+        "scores": {f"{rate:g} {model}": own for (rate, model), own in scores.items()},
+    }
+
+
+def at_chosen_rates(cells: Iterable[Cell], choices: Choices) -> list[Cell]:
+    """The cells, each at the rate that was chosen for its rule, if one was."""
+    made: dict[tuple[str, Any], Experiment] = {}  # cells at the same rate share an experiment
     found = []
     for cell in cells:
         one = cell.experiment
-        own = scores.get(one.name, {}).get(cell.rule.label)
-        rate = best_rate(own) if own else 0.0
-        tuned = one.changed({TUNED: rate} if own else {"tuned": []})
+        rate = choices.get(one.name, {}).get(cell.rule.label, {}).get("rate")
+        tuned = one.changed({"tuned": []} if rate is None else {TUNED: rate})
         found.append(replace(cell, experiment=made.setdefault((one.name, rate), tuned)))
     return found
-
-
-def best_rate(own: Mapping[str, Sequence[float | None]]) -> float:
-    """The rate with the highest mean; of equal ones the first."""
-    return float(max(own, key=lambda rate: sum(score or 0.0 for score in own[rate])))

@@ -80,4 +80,4 @@ def own_figure(runs: Sequence[Run], paper_table: Mapping[str, Any]) -> Figure | 
     None if the records lack its data: small archives leave some out, runs may fail.
     """
     make = FIGURES.get(str(paper_table.get("figure")))
-    return make and make(runs, list(paper_table.get("paper") or ()))
+    return make and make(runs, paper_table)

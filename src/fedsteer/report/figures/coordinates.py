@@ -1,6 +1,7 @@
 """Heat maps of the coordinates of watched clients, and how stable the coordinates are."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ SHADES = 51
 Floats = NDArray[np.float64]
 
 
-def heatmap_figure(runs: Iterable[Run], order: Sequence[str]) -> Figure | None:
+def heatmap_figure(runs: Iterable[Run], sheet: Mapping[str, Any]) -> Figure | None:
     """A row per rule (first seed), a column per watched client.
 
     The colours cover 99 in 100 values of the row, because a single large one would leave the

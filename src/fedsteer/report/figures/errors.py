@@ -4,8 +4,9 @@ reused       what the rule held: old coordinates on today's basis, or the plain 
 recomputed   coordinates computed from the very update: the best today's basis can do
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from fedsteer.records import Run
 from fedsteer.report.entries import gather, named
@@ -16,7 +17,7 @@ from fedsteer.report.tables import hundredths, table, with_half
 from fedsteer.report.visits import SPAN, bin_centre, bin_words, mean_errors, read_visits
 
 
-def errors_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
+def errors_figure(runs: Iterable[Run], sheet: Mapping[str, Any]) -> plotting.Figure | None:
     """Relative error over staleness and over training rounds; the table, over staleness."""
     if not (series := _series(runs)):
         return None

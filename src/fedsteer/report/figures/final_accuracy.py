@@ -1,6 +1,7 @@
 """Final accuracy: over the size of the core set, or of one experiment under many settings."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ LINE = 0.31  # inches per setting
 ASIDE = 0.3  # points between seeds of the same accuracy, so that all can be seen
 
 
-def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
+def core_size_figure(runs: Iterable[Run], sheet: Mapping[str, Any]) -> plotting.Figure | None:
     """One line per ridge; the table has the difference of two ridges paired by seed."""
     found: dict[tuple[float, int], dict[int, float]] = {}  # ridge and size -> seed -> accuracy
     for entry in gather(runs):
@@ -59,7 +60,7 @@ def core_size_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figu
     return plotting.Figure(table=table(headings, rows, words=()), height=4.0, draw=draw)
 
 
-def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figure | None:
+def settings_figure(runs: Iterable[Run], sheet: Mapping[str, Any]) -> plotting.Figure | None:
     """A line per setting, from top to bottom, a dot per rule and seed.
 
     Under some settings a run either trains or falls to chance; a mean with an interval would hide
@@ -73,7 +74,7 @@ def settings_figure(runs: Iterable[Run], order: Sequence[str]) -> plotting.Figur
             found[entry.experiment, entry.label] = values
     if not found:
         return None
-    names = in_order(sorted({name for name, _ in found}), order)
+    names = in_order(sorted({name for name, _ in found}), sheet.get("paper") or ())
     looks = dict(sorted(styles(entries).items()))
 
     def draw(figure: plotting.SubFigure) -> None:
