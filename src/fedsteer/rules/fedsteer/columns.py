@@ -233,14 +233,15 @@ class Columns(Component):
         change[column, column] = 0.0
         return change
 
-    def _set_gram(self, gram: Floats) -> Geometry:
-        self.gram = gram
-        self.geometry = Geometry(gram, basis=self.basis, magnitude=self.magnitude)
-        return self.geometry
+    def _set_gram(self, gram: Floats) -> None:
+        self.gram, self.geometry = gram, self._geometry(gram)
+
+    def _geometry(self, gram: Floats) -> Geometry:
+        return Geometry(gram, basis=self.basis, magnitude=self.magnitude)
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""
-        old, new = self._set_gram(before).stored, self._set_gram(after).stored
+        old, new = self._geometry(before).stored, self._geometry(after).stored
         inner, across = (after * new[:, None]) * new, (both * new[:, None]) * old
         return generalised_inverse(inner) @ across
 
