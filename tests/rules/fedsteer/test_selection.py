@@ -68,6 +68,27 @@ def test_columns_of_clients_long_away_go_to_the_longest_updates() -> None:
     assert abs(kept @ column - before[0] @ column) < 0.5 * abs(before[0] @ column)
 
 
+@pytest.mark.parametrize("magnitude", ["fixed", "follow"])
+def test_a_column_taken_over_is_the_update_without_its_correction(magnitude: str) -> None:
+    """In the basis of the round in which the correction was sent, not of the one after it."""
+    options = {"drift": 0.5, "local_rate": 0.1, "magnitude": magnitude, "probabilities": 1.0}
+    rule = make_rule("fedsteer", select="online", core_size=2, renew_after=2, **options)
+    draw, state = np.random.default_rng(0), rule.init(DIM)
+
+    def round_of(number: int, clients: list[str], updates: np.ndarray) -> Round:
+        steps = [4] * len(clients)
+        return Round(number=number, clients=clients, updates=updates, steps=steps)
+
+    for number, clients in enumerate((["a", "b"], ["a", "x"], ["a", "x"]), start=1):
+        updates = 3.0**number * draw.standard_normal((2, DIM))
+        state = rule.step(state, round_of(number, clients, updates)).state
+    update = draw.standard_normal((1, DIM))
+    correction = rule.plan(state, 4, ["x"]).each["x"]["correction"]
+    state = rule.step(state, round_of(4, ["x"], update)).state
+    assert columns(state).owners == ["a", "x"] and np.linalg.norm(correction) > 0.1
+    np.testing.assert_allclose(columns(state).rows[1], update[0] - 0.1 * 4 * correction)
+
+
 def test_an_owner_who_is_back_keeps_the_column() -> None:
     rule = make_rule("fedsteer", select="online", core_size=1, renew_after=1)
     draw = np.random.default_rng(0)
