@@ -66,7 +66,7 @@ def run(grid: FakeGrid, folder: Path, rounds: int, rule: str, evaluate: Any = No
 
 def steps(folder: Path) -> np.ndarray:
     """The lengths of the steps."""
-    return np.array([row["delta_norm"] * row["step_factor"] for row in Run(folder).rounds])
+    return np.array([row["delta_norm"] for row in Run(folder).rounds])
 
 
 def without_waiting(grid: Any, wanted: int, seconds: float) -> dict[int, bytes]:
