@@ -36,7 +36,7 @@ def test_all_nodes_stop_and_start_again(tmp_path: Path) -> None:
             fedsteer_folder=str(out),
             fedsteer_registration_timeout=2.0,
         )
-        engine.wait_for(lambda: len(rounds_of(out)) >= 4, 180, "rounds with them")
+        engine.wait_for(lambda: len(rounds_of(out)) >= 3, 180, "rounds with them")
         for node in nodes:
             engine.end(node, signal.SIGTERM)
         engine.wait_for(lambda: all(map(engine.ended, nodes)), 60, "the nodes to stop")
