@@ -31,6 +31,7 @@ RULES: dict[str, dict[str, Any]] = {
     "fedstale": {},
     "mifa": {},
     "scaffold": {"local_rate": RATE},
+    "fedawe": {},
 }
 """Rules and the options they need; everything else is as by default."""
 
