@@ -52,6 +52,7 @@ class Engine:
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     logs: list[IO[bytes]] = field(default_factory=list)
+    run_id: str = ""  # of the run submitted last
 
     def __post_init__(self) -> None:
         self.home = self.folder / "home"
@@ -169,7 +170,12 @@ class Engine:
         pairs = {key.replace("_", "-"): value for key, value in config.items()}
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in pairs.items())
         simulated = ["--federation-config", f"num-supernodes={virtual}"] if virtual else []
-        self.flwr("run", str(app), "here", "--run-config", text, *simulated)
+        said = self.flwr("run", str(app), "here", "--run-config", text, *simulated)
+        self.run_id = said.partition("Successfully started run ")[2].split()[0]
+
+    def log_of_run(self) -> str:
+        """What the ServerApp has logged."""
+        return self.flwr("log", self.run_id, "here", "--show")
 
     def wait_for(self, ready: Callable[[], Any], seconds: float, what: str) -> None:
         deadline = time.monotonic() + seconds

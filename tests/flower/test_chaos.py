@@ -11,15 +11,29 @@ import numpy as np
 import pytest
 from flwr.app import Message
 
-from fedsteer.flower import FedSteer, make_strategy
+from fedsteer.flower import FedSteer, RuleStrategy, make_strategy
+from fedsteer.flower.client import correction, proximal_strength
 from fedsteer.flower.identity import key_name
 from fedsteer.records import Run
-from tests.flower.fake import Answer, FakeGrid, arrays, drifting, failing, late, values
+from tests.flower.fake import Answer, FakeGrid, arrays, drifting, failing, late, reply_with, values
 
 DIM = 6
 INITIAL = {"w": np.zeros(DIM, np.float32)}
 CLIENTS = range(1, 9)
-RULES = ["fedsteer", "fedavg", "fedvarp", "fedstale", "mifa"]
+STEPS, RATE = 2, 0.05
+"""Local steps of a client, and their learning rate."""
+RULES: dict[str, dict[str, Any]] = {
+    "fedsteer": {},
+    "fedavg": {},
+    "fedprox": {},
+    "fedvarp": {},
+    "cluster_fedvarp": {},
+    "fedstale": {},
+    "mifa": {},
+    "scaffold": {"local_rate": RATE},
+    "fedawe": {},
+}
+"""Rules and the options they need; everything else is as by default."""
 
 
 def optimum() -> np.ndarray:
@@ -33,9 +47,25 @@ def distance(model: np.ndarray) -> float:
     return float(np.linalg.norm(model - optimum()))
 
 
+def honest_client(client: int) -> Answer:
+    """Gradient steps towards its own target, with whatever the rule adds to the gradient."""
+    goal = np.cos(np.arange(DIM) + client)
+
+    def answer(message: Message) -> Message:
+        sent = values(message.content["arrays"])["w"]  # type: ignore[arg-type]
+        pull, added = proximal_strength(message), correction(message) or {"w": 0.0}
+        weights = sent
+        for _ in range(STEPS):
+            weights = weights - RATE * (weights - goal + pull * (weights - sent) + added["w"])
+        trained = arrays(w=weights.astype(sent.dtype))
+        return reply_with(message, trained, 10 + client, client, **{"num-steps": STEPS})
+
+    return answer
+
+
 def turns(client: int, *, absent: range = range(0), instead: Answer = late) -> Answer:
     """Every second round, but `instead` answers in the rounds of `absent`."""
-    honest = drifting(client)
+    honest = honest_client(client)
 
     def answer(message: Message) -> Message | None:
         number = int(message.content["config"]["server-round"])
@@ -59,14 +89,18 @@ def spoilt(client: int, at: range, how: Callable[[Message, Message], None]) -> A
     return answer
 
 
+def strategy_of(rule: str, folder: Path) -> RuleStrategy:
+    return make_strategy(rule, folder=str(folder), fraction_evaluate=0.0, **RULES[rule])
+
+
 def run(grid: FakeGrid, folder: Path, rounds: int, rule: str, evaluate: Any = None) -> None:
-    strategy = make_strategy(rule, folder=str(folder), fraction_evaluate=0.0)
+    strategy = strategy_of(rule, folder)
     strategy.start(grid, arrays(**INITIAL), num_rounds=rounds, timeout=1.0, evaluate_fn=evaluate)
 
 
 def steps(folder: Path) -> np.ndarray:
     """The lengths of the steps."""
-    return np.array([row["delta_norm"] * row["step_factor"] for row in Run(folder).rounds])
+    return np.array([row["delta_norm"] for row in Run(folder).rounds])
 
 
 def without_waiting(grid: Any, wanted: int, seconds: float) -> dict[int, bytes]:
@@ -152,7 +186,7 @@ def test_an_oversized_update(times: float, rule: str, tmp_path: Path) -> None:
 def test_a_client_that_vanishes(rule: str, tmp_path: Path) -> None:
     """It leaves after a warning, and is welcome when it returns."""
     grid = FakeGrid({c: turns(c) for c in CLIENTS} | {3: turns(3, absent=range(41, 201))})
-    strategy = make_strategy(rule, folder=str(tmp_path), fraction_evaluate=0.0)
+    strategy = strategy_of(rule, tmp_path)
     strategy.start(grid, arrays(**INITIAL), num_rounds=200)
     left = [row["client"] for row in Run(tmp_path).rows("clients") if row["event"] == "left"]
     assert left == ["client-3"]
