@@ -38,7 +38,7 @@ class Rule:
         self.name, self.options = algorithm.name, algorithm.options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self.uses_probabilities = algorithm.uses_probabilities
-        self._values = self.options.values()
+        self._values = vars(self.options)
         shared = [entry.name for entry in fields(Options) if entry.name not in FREE_OPTIONS]
         depends = [*shared, *algorithm.state_options]
         self._made_with = ", ".join(f"{name}={self._values[name]!r}" for name in depends)
