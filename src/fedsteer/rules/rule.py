@@ -20,7 +20,7 @@ from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
 from fedsteer.steering.bounds import NormBound, SizeBound
-from fedsteer.steering.checks import Incoming, check_round, kind_of, whole_number, zero_rows
+from fedsteer.steering.checks import check_round, explain, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
@@ -106,10 +106,9 @@ class Rule:
         like = memory.like
         if like is None:
             like = kind_of(round.updates, round.model, memory.clients.dim)
-        incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
-        active, outcome = self._compute(memory, incoming)
+        active, outcome, dropped = self._compute(memory, round, like)
         factor = self._bound(memory, active, outcome)
-        return self._commit(state, memory, active, outcome, factor, incoming.dropped)
+        return self._commit(state, memory, active, outcome, factor, dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
@@ -150,29 +149,35 @@ class Rule:
         """The algorithm, or its warm-up while that lasts."""
         return self.warm_up if isinstance(memory.own, WarmUpMemory) else self.algorithm
 
-    def _compute(self, memory: Memory, incoming: Incoming) -> tuple[Active, Outcome]:
-        """The outcome, and the clients it is of.
+    def _compute(
+        self, memory: Memory, round: Round, like: Array | None
+    ) -> tuple[Active, Outcome, dict[ClientId, str]]:
+        """The clients that count, the outcome, and why the other clients were dropped.
 
         Clients whose input cannot be used are dropped, or the round is refused. Updates that are
         not finite, or too long, show only once the outcome is computed.
         """
+        dropped: dict[ClientId, str] = {}
         while True:
-            checked = check_round(incoming.round, memory.clients.dim, incoming.like)
-            incoming.round = checked.round
-            if "steps" in self.needs and checked.round.clients and checked.round.steps is None:
+            checked = check_round(round, memory.clients.dim, like)
+            round, clients = checked.round, checked.round.clients
+            if "steps" in self.needs and clients and round.steps is None:
                 raise RoundRefused(f"{self.name} needs steps: each client's number of local steps")
             active, faults = memory.clients.activate(
                 checked,
                 uses_probabilities=self.uses_probabilities,
                 max_weight=self.options.max_weight,
             )
-            if active is None:
-                incoming.drop(faults)
-                continue
-            try:
-                return self._outcome(memory, active)
-            except NotFinite as bad:
-                incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
+            refusal = RoundRefused
+            if active is not None:
+                try:
+                    return *self._outcome(memory, active), dropped
+                except NotFinite as bad:
+                    faults, refusal = dict.fromkeys(bad.positions, bad.reason), Diverged
+            if self.options.bad_clients == "refuse":
+                raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
+            dropped |= {clients[i]: reason for i, reason in faults.items()}
+            round = round.without(set(faults))
 
     def _outcome(self, memory: Memory, active: Active) -> tuple[Active, Outcome]:
         """What the algorithm computes once the longest updates are shortened."""
