@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,7 @@ from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
-
-if TYPE_CHECKING:
-    from fedsteer.steering.rounds import Active
+from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.

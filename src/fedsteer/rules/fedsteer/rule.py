@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -38,16 +38,13 @@ from fedsteer.rules.fedsteer.owners import (
     takeovers,
 )
 from fedsteer.rules.options import Options
+from fedsteer.rules.warm_up import Collected
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
+from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
-
-if TYPE_CHECKING:
-    from fedsteer.rules.warm_up import Collected
-    from fedsteer.steering.clients import Clients
-    from fedsteer.steering.rounds import Active
-
 
 PRACTICAL = {
     "select": "online",
