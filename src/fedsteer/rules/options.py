@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from fedsteer.errors import check_name
 from fedsteer.options import check_options, option
 
 LENGTH_OPTIONS = ("norm_bound", "step")
@@ -78,11 +75,3 @@ class WarmUpOptions(Options):
 
     cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
     reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
-
-
-def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
-    """An options object; the error for an unknown key names the nearest valid one."""
-    known = [entry.name for entry in fields(kind)]
-    for name in values:
-        check_name(f"option of {rule}", name, known)
-    return kind(**values)
