@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, final
 
 import numpy as np
@@ -138,8 +139,14 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        columns, options = own.columns, self.options
-        roles = self._roles(memory, active)
+        columns, options, every = own.columns, self.options, self.options.reselect_every
+        roles = column_roles(
+            columns.owners,
+            columns.since,
+            active,
+            renew_after=options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
+        )
         # 1 estimate: `believed` of the active clients, `total` of all of them
         old, total = own.coordinates.read(active.slots), own.coordinates.sums[0]
         believed, corrected = old, None
@@ -166,7 +173,8 @@ class FedSteer(Algorithm):
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
-            believe=columns.beliefs(
+            believe=partial(
+                columns.geometry.beliefs,
                 result.products,
                 old=active.trust * believed,
                 new=new if corrected is None else new + corrected.added,
@@ -254,16 +262,6 @@ class FedSteer(Algorithm):
                 sums=1 if drift is None else 2,
             ),
             drift=drift,
-        )
-
-    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
-        columns, every = memory.own.columns, self.options.reselect_every
-        return column_roles(
-            columns.owners,
-            columns.since,
-            active,
-            renew_after=self.options.renew_after,
-            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
 
     def _solve(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
