@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.errors import RoundRefused
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.table import Table
@@ -221,14 +221,12 @@ def _share(visits: float, rounds: float) -> float:
 
 def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:
     """The source an option names: known, intervals, visits, shrunk, or a sampling fraction."""
-    if isinstance(choice, str):
-        sources: dict[str, ProbabilitySource] = {
-            "known": Known(),
-            "visits": Visits(),
-            "shrunk": Shrunk(),
-            "intervals": Intervals(cap=cap),
-        }
-        return sources[choice]
-    if not 0.0 < choice <= 1.0:
-        raise ConfigurationError(f"a sampling fraction must be in (0, 1], not {choice}")
-    return Sampled(float(choice))
+    if not isinstance(choice, str):
+        return Sampled(float(choice))
+    sources: dict[str, ProbabilitySource] = {
+        "known": Known(),
+        "visits": Visits(),
+        "shrunk": Shrunk(),
+        "intervals": Intervals(cap=cap),
+    }
+    return sources[choice]
