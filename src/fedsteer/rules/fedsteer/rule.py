@@ -47,15 +47,6 @@ from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
 
-PRACTICAL = {
-    "select": "online",
-    "core_size": 20,
-    "ridge": 0.05,
-    "renew_after": 20,
-    "drift": "auto",
-}
-"""What the preset "practical" changes beside what it changes for every rule."""
-
 
 @dataclass
 class FedSteerMemory(Component):
@@ -90,7 +81,15 @@ class FedSteer(Algorithm):
 
     name: ClassVar[str] = "fedsteer"
     options_type: ClassVar[type[Options]] = FedSteerOptions
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": PRACTICAL}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "practical": {
+            "select": "online",
+            "core_size": 20,
+            "ridge": 0.05,
+            "renew_after": 20,
+            "drift": "auto",
+        }
+    }
     state_options: ClassVar[tuple[str, ...]] = (
         "core_set",
         "core_size",
