@@ -13,7 +13,6 @@ import fedsteer
 from fedsteer import RULES, ConfigurationError, Rule, StateError, make_rule
 from fedsteer.options import default_of, describe_range
 from fedsteer.rules import PRACTICAL, Algorithm, options
-from fedsteer.rules.options import build_options
 
 every_name = pytest.mark.parametrize("name", RULES)
 
@@ -228,7 +227,7 @@ def test_every_option_explains_itself(name: str) -> None:
     for entry in fields(kind):
         assert entry.metadata["help"], entry.name
         assert isinstance(describe_range(entry), str)
-    assert kind() == build_options(kind, name, {})
+    assert kind() == make_rule(name).options
     assert (RULES[name].__doc__ or "").strip()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -44,24 +42,21 @@ def test_a_bounded_rule_is_the_rule_scaled_by_the_reference(name: str, rho: floa
     assert acted > 10 if rho < 1 else acted < 40
 
 
-def observe(bound: NormBound, slots: Any, norms: Any, old_sizes: Any, sizes: Any) -> None:
-    bound.keep(slots, norms, bound.judge(1.0, slots, norms, old_sizes, sizes)[1], norms)
-
-
 def test_by_hand() -> None:
     bound = NormBound(factor=0.5)
     slots, none = np.array([0, 1]), np.zeros(2)
     norms, sizes = np.array([2.0, 6.0]), np.array([1.0, 3.0])
-    factor, sums = bound.judge(10.0, slots, norms, none, sizes)
-    assert factor == 0.25 and (sums.weighted, sums.weight) == (20.0, 4.0)
-    assert bound.judge(1.0, slots, norms, none, sizes)[0] == 1.0
-    assert bound.judge(0.0, slots, norms, none, sizes)[0] == 1.0
-    assert bound.judge(10.0, slots[:0], none[:0], none[:0], none[:0])[0] == 1.0
-    bound.keep(slots, norms, sums, norms)
+    assert bound.judge(10.0, slots, norms, none, sizes) == 0.25
+    assert bound.judge(1.0, slots, norms, none, sizes) == 1.0
+    assert bound.judge(0.0, slots, norms, none, sizes) == 1.0
+    assert bound.judge(10.0, slots[:0], none[:0], none[:0], none[:0]) == 1.0
+    bound.keep(slots, norms, none, sizes, norms)
+    assert (bound.weighted, bound.weight) == (20.0, 4.0)
     bound.forget(np.array([1]), np.array([3.0]))
     assert (bound.weighted, bound.weight) == (2.0, 1.0)
     # Back with another size, while the other one changed its size without a word of its norm.
-    observe(bound, np.array([1]), np.array([4.0]), np.array([0.0]), np.array([2.0]))
+    norm = np.array([4.0])
+    bound.keep(np.array([1]), norm, np.array([0.0]), np.array([2.0]), norm)
     assert (bound.weighted, bound.weight) == (10.0, 3.0)
 
 
@@ -88,17 +83,18 @@ def test_one_huge_update_is_forgotten_with_the_next(length: float) -> None:
     draw = np.random.default_rng(4)
     bound, sizes = NormBound(factor=1.0), draw.uniform(1, 9, 6)
     everybody, none = np.arange(6), np.zeros(6)
-    observe(bound, everybody, draw.uniform(1, 2, 6), none, sizes)
+    norms = draw.uniform(1, 2, 6)
+    bound.keep(everybody, norms, none, sizes, norms)
     for _ in range(5):
         norms = draw.uniform(1, 2, 6)
         norms[draw.integers(6)] = length * draw.uniform(1, 2)
-        observe(bound, everybody, norms, sizes, sizes)
+        bound.keep(everybody, norms, sizes, sizes, norms)
         norms = draw.uniform(1, 2, 6)
-        factor, sums = bound.judge(10.0, everybody, norms, sizes, sizes)
-        assert sums.weighted / sums.weight == pytest.approx(sizes @ norms / sizes.sum(), rel=1e-9)
-        assert 0 < factor < 1
-        observe(bound, everybody, norms, sizes, sizes)
+        mean = sizes @ norms / sizes.sum()
+        factor = bound.judge(10.0, everybody, norms, sizes, sizes)
+        assert 10.0 * factor == pytest.approx(mean, rel=1e-9)
+        bound.keep(everybody, norms, sizes, sizes, norms)
         rest = everybody[1:]  # absent clients count with their last known norm
-        weighted = bound.judge(1.0, rest, norms[1:], sizes[1:], sizes[1:])[1].weighted
+        factor = bound.judge(10.0, rest, norms[1:], sizes[1:], sizes[1:])
         if length < 1e20:
-            assert weighted == pytest.approx(sizes @ norms, rel=1e-9)
+            assert 10.0 * factor == pytest.approx(mean, rel=1e-9)

@@ -48,8 +48,7 @@ def test_a_bounded_rule_is_the_rule_with_shortened_updates(name: str, times: flo
 def keep(bound: NormBound, norms: Any) -> None:
     """The first clients send updates of these lengths."""
     nothing, slots = np.zeros(len(norms)), np.arange(len(norms))
-    sums = bound.judge(1.0, slots, norms, nothing, nothing + 1)[1]
-    bound.keep(slots, norms, sums, norms)
+    bound.keep(slots, norms, nothing, nothing + 1, norms)
 
 
 def shortening(bound: NormBound, *norms: float, slots: Any = None) -> Any:

@@ -33,11 +33,9 @@ def digits() -> Dataset:
         members = rng.permutation(np.flatnonzero(labels == label))
         held_out[members[: len(members) // 2]] = True
     return Dataset(
-        name="digits",
-        train_images=images[~held_out],
-        train_labels=labels[~held_out],
-        test_images=images[held_out],
-        test_labels=labels[held_out],
+        "digits",
+        *(images[~held_out], labels[~held_out]),
+        *(images[held_out], labels[held_out]),
         classes=10,
         maximum=16,
         checksums={"digits": _fingerprint(images, labels)},
@@ -80,17 +78,9 @@ def made(**settings: Any) -> Dataset:
         pixels = prototypes[labels] + noise
         return np.rint(255 * pixels.clip(0, 1)).astype(np.uint8), labels
 
-    train_images, train_labels = part("made training")
-    test_images, test_labels = part("made test")
-    return Dataset(
-        name="made",
-        train_images=train_images,
-        train_labels=train_labels,
-        test_images=test_images,
-        test_labels=test_labels,
-        classes=options.classes,
-        checksums={"made": _fingerprint(train_images, train_labels, test_images, test_labels)},
-    )
+    parts = *part("made training"), *part("made test")
+    fingerprint = _fingerprint(*parts)
+    return Dataset("made", *parts, classes=options.classes, checksums={"made": fingerprint})
 
 
 def _fingerprint(*arrays: Images | Labels) -> str:

@@ -13,7 +13,7 @@ from fedsteer.rules.fedstale import FedStale
 from fedsteer.rules.fedsteer.rule import FedSteer
 from fedsteer.rules.fedvarp import FedVARP
 from fedsteer.rules.mifa import MIFA
-from fedsteer.rules.options import LENGTH_OPTIONS, build_options
+from fedsteer.rules.options import LENGTH_OPTIONS
 from fedsteer.rules.rule import Rule
 from fedsteer.rules.scaffold import Scaffold
 from fedsteer.steering.rounds import Round
@@ -63,7 +63,9 @@ def make_rule(name: str, *, preset: str = "paper", **options: Any) -> Rule:
     check_name("rule", name, RULES)
     kind = RULES[name]
     chosen = preset_options(kind, preset) | options
-    return Rule(kind(build_options(kind.options_type, name, chosen)))
+    for option in chosen:
+        check_name(f"option of {name}", option, kind.options_type.__dataclass_fields__)
+    return Rule(kind(kind.options_type(**chosen)))
 
 
 def preset_options(kind: type[Algorithm], preset: str) -> dict[str, Any]:

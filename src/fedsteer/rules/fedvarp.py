@@ -6,7 +6,6 @@
 Memory N x d. The sum over all clients is kept running.
 """
 
-from abc import abstractmethod
 from functools import partial
 from typing import Any, ClassVar, final
 
@@ -20,30 +19,28 @@ from fedsteer.steering.memory import Recalled, UpdateMemory
 from fedsteer.steering.rounds import Active
 
 
-def recalled_outcome(recalled: Recalled, active: Active) -> Outcome:
-    """The outcome of a pass over fresh and stored updates."""
-    counted = active.trust * recalled.scales
-    estimates = Estimates(products=counted * recalled.dots, squares=counted**2 * recalled.squares)
-    return Outcome(
-        result=recalled.result,
-        weights=active.weights,
-        believe=partial(Beliefs, before=estimates),
-        scratch=recalled,
-    )
-
-
 class StaleUpdateRule(Algorithm):
     """Delta = sum_i d_i beta_i h_i + sum_A a_i (g_i - beta_i h_i), with last updates h_i."""
 
-    @abstractmethod
     def scales(self, recalled: Recalled) -> Floats:
         """(m,) beta_i of the active clients until their next visit."""
+        return np.ones(len(recalled.dots))
 
     def begin(self, clients: Clients) -> Component:
         return UpdateMemory()
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        return recalled_outcome(memory.own.recall(active), active)
+        recalled: Recalled = memory.own.recall(active)
+        counted = active.trust * recalled.scales
+        estimates = Estimates(
+            products=counted * recalled.dots, squares=counted**2 * recalled.squares
+        )
+        return Outcome(
+            result=recalled.result,
+            weights=active.weights,
+            believe=partial(Beliefs, before=estimates),
+            scratch=recalled,
+        )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         recalled = outcome.scratch
@@ -61,6 +58,3 @@ class FedVARP(StaleUpdateRule):
     """The last update of every client as its estimate."""
 
     name: ClassVar[str] = "fedvarp"
-
-    def scales(self, recalled: Recalled) -> Floats:
-        return np.ones(len(recalled.dots))

@@ -12,19 +12,15 @@ the others, because there are no weights 1/p_i that their visit could bias. Memo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, final
-
-import numpy as np
+from typing import ClassVar, final
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.options import option
-from fedsteer.rules.algorithm import Algorithm, Memory, Outcome
-from fedsteer.rules.fedvarp import recalled_outcome
+from fedsteer.rules.algorithm import Memory, Outcome
+from fedsteer.rules.fedvarp import StaleUpdateRule
 from fedsteer.rules.options import Options
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
-from fedsteer.steering.kernels import Array, Floats
-from fedsteer.steering.memory import UpdateMemory
 from fedsteer.steering.rounds import Active
 
 
@@ -38,7 +34,7 @@ class MIFAOptions(Options):
 
 
 @final
-class MIFA(Algorithm):
+class MIFA(StaleUpdateRule):
     """The mean of all clients' last updates."""
 
     name: ClassVar[str] = "mifa"
@@ -49,24 +45,12 @@ class MIFA(Algorithm):
     def begin(self, clients: Clients) -> Component:
         if self.options.start == "wait" and not clients.closed:
             raise ConfigurationError('start="wait" needs sizes, to know which clients to wait for')
-        return UpdateMemory()
+        return super().begin(clients)
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
-        own: UpdateMemory = memory.own
-        heard, total, shares = own.heard_with(active), active.total, active.shares
+        heard, total, shares = memory.own.heard_with(active), active.total, active.shares
         if self.options.start == "seen":
             total, shares = heard, active.sizes / max(heard, 1e-300)
-        counted = replace(active, total=total, weights=shares)
+        outcome = super().compute(memory, replace(active, total=total, weights=shares))
         waiting = self.options.start == "wait" and heard < total * (1 - 1e-12)
-        outcome = recalled_outcome(own.recall(counted), counted)
         return replace(outcome, action="hold" if waiting else "move")
-
-    def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
-        scales = np.ones(len(active))
-        memory.own.store_updates(active, outcome.scratch, scales, memory.clients)
-
-    def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
-        memory.own.forget(slots, memory.clients)
-
-    def estimates(self, memory: Memory, slots: Any) -> Array | None:
-        return memory.own.estimates(slots, memory.like)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
-from fedsteer.errors import check_name
-from fedsteer.options import check_options, option, single
+from fedsteer.options import check_options, option
 
 LENGTH_OPTIONS = ("norm_bound", "step")
 """Options about the length of a step, which a rule that moves the model itself cannot have."""
@@ -66,10 +63,6 @@ class Options:
     def __post_init__(self) -> None:
         check_options(self)
 
-    def values(self) -> dict[str, Any]:
-        """All options by name, with NumPy scalars as Python's: their repr differs."""
-        return {name: _plain(value) for name, value in vars(self).items()}
-
     @property
     def warms_up(self) -> bool:
         """Whether training begins with a warm-up that waits for all clients."""
@@ -82,15 +75,3 @@ class WarmUpOptions(Options):
 
     cycles: int = option(5, "T0: selection cycles of the warm-up", low=1)
     reinitialise: bool = option(True, "start the model anew after the warm-up, as the paper does")
-
-
-def _plain(value: Any) -> Any:
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else single(value)
-
-
-def build_options(kind: type[Options], rule: str, values: Mapping[str, Any]) -> Options:
-    """An options object; the error for an unknown key names the nearest valid one."""
-    known = [entry.name for entry in fields(kind)]
-    for name in values:
-        check_name(f"option of {rule}", name, known)
-    return kind(**values)

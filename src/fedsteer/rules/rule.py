@@ -19,8 +19,8 @@ from fedsteer.rules.options import FREE_OPTIONS, Options
 from fedsteer.rules.warm_up import WarmUp, WarmUpMemory
 from fedsteer.steering.aligned_step import AlignedStep
 from fedsteer.steering.attendance import EVERY, Trust
-from fedsteer.steering.bounds import Bounded, NormBound, SizeBound
-from fedsteer.steering.checks import Incoming, check_round, kind_of, whole_number, zero_rows
+from fedsteer.steering.bounds import NormBound, SizeBound
+from fedsteer.steering.checks import check_round, explain, kind_of, whole_number, zero_rows
 from fedsteer.steering.clients import Sizes, enrol_population
 from fedsteer.steering.ids import ClientId, plain_ids
 from fedsteer.steering.kernels import Array, Floats, Integers, kernels_for
@@ -38,7 +38,7 @@ class Rule:
         self.name, self.options = algorithm.name, algorithm.options
         self.own_rate, self.needs = algorithm.own_rate, algorithm.needs
         self.uses_probabilities = algorithm.uses_probabilities
-        self._values = self.options.values()
+        self._values = vars(self.options)
         shared = [entry.name for entry in fields(Options) if entry.name not in FREE_OPTIONS]
         depends = [*shared, *algorithm.state_options]
         self._made_with = ", ".join(f"{name}={self._values[name]!r}" for name in depends)
@@ -106,16 +106,15 @@ class Rule:
         like = memory.like
         if like is None:
             like = kind_of(round.updates, round.model, memory.clients.dim)
-        incoming = Incoming(round=round, like=like, refuse=self.options.bad_clients == "refuse")
-        active, outcome = self._compute(memory, incoming)
-        bounded = self._bound(memory, active, outcome)
-        return self._commit(state, memory, active, outcome, bounded, incoming.dropped)
+        active, outcome, dropped = self._compute(memory, round, like)
+        factor = self._bound(memory, active, outcome)
+        return self._commit(state, memory, active, outcome, factor, dropped)
 
     def leave(self, state: State, clients: Sequence[ClientId]) -> State:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._memory_of(state)
         names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)), silent=True)
-        new_state = state.renew()
+        new_state = State(self.name, state.consume())
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
         return new_state
@@ -150,29 +149,35 @@ class Rule:
         """The algorithm, or its warm-up while that lasts."""
         return self.warm_up if isinstance(memory.own, WarmUpMemory) else self.algorithm
 
-    def _compute(self, memory: Memory, incoming: Incoming) -> tuple[Active, Outcome]:
-        """The outcome, and the clients it is of.
+    def _compute(
+        self, memory: Memory, round: Round, like: Array | None
+    ) -> tuple[Active, Outcome, dict[ClientId, str]]:
+        """The clients that count, the outcome, and why the other clients were dropped.
 
         Clients whose input cannot be used are dropped, or the round is refused. Updates that are
         not finite, or too long, show only once the outcome is computed.
         """
+        dropped: dict[ClientId, str] = {}
         while True:
-            checked = check_round(incoming.round, memory.clients.dim, incoming.like)
-            incoming.round = checked.round
-            if "steps" in self.needs and checked.round.clients and checked.round.steps is None:
+            checked = check_round(round, memory.clients.dim, like)
+            round, clients = checked.round, checked.round.clients
+            if "steps" in self.needs and clients and round.steps is None:
                 raise RoundRefused(f"{self.name} needs steps: each client's number of local steps")
             active, faults = memory.clients.activate(
                 checked,
                 uses_probabilities=self.uses_probabilities,
                 max_weight=self.options.max_weight,
             )
-            if active is None:
-                incoming.drop(faults)
-                continue
-            try:
-                return self._outcome(memory, active)
-            except NotFinite as bad:
-                incoming.drop(dict.fromkeys(bad.positions, bad.reason), refusal=Diverged)
+            refusal = RoundRefused
+            if active is not None:
+                try:
+                    return *self._outcome(memory, active), dropped
+                except NotFinite as bad:
+                    faults, refusal = dict.fromkeys(bad.positions, bad.reason), Diverged
+            if self.options.bad_clients == "refuse":
+                raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
+            dropped |= {clients[i]: reason for i, reason in faults.items()}
+            round = round.without(set(faults))
 
     def _outcome(self, memory: Memory, active: Active) -> tuple[Active, Outcome]:
         """What the algorithm computes once the longest updates are shortened."""
@@ -192,18 +197,15 @@ class Rule:
             outcome = replace(outcome, action="hold")
         return active, outcome
 
-    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> Bounded:
-        """How far the norm bound shortens the aggregate, and what it will remember."""
+    def _bound(self, memory: Memory, active: Active, outcome: Outcome) -> float:
+        """The factor by which the norm bound shortens the aggregate."""
         bound, result = memory.clients.bound, outcome.result
         if not math.isfinite(result.delta_squared_norm):
             raise Diverged(f"the aggregate of round {active.round.number} is not finite")
+        if bound is None or outcome.action != "move":
+            return 1.0
         delta_norm, norms = math.sqrt(result.delta_squared_norm), np.sqrt(result.squared_norms)
-        if bound is None:
-            return Bounded(factor=1.0, delta_norm=delta_norm, norms=norms)
-        factor, sums = bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
-        if outcome.action != "move":
-            factor = 1.0
-        return Bounded(factor=factor, delta_norm=factor * delta_norm, norms=norms, sums=sums)
+        return bound.judge(delta_norm, active.slots, norms, active.old_sizes, active.sizes)
 
     def _commit(
         self,
@@ -211,16 +213,17 @@ class Rule:
         memory: Memory,
         active: Active,
         outcome: Outcome,
-        bounded: Bounded,
+        bound_factor: float,
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        new_state, clients = state.renew(), memory.clients
-        delta, step_factor, alignment = self._align(memory, outcome, bounded)
+        new_state, clients = State(self.name, state.consume()), memory.clients
+        delta_norm = bound_factor * math.sqrt(outcome.result.delta_squared_norm)
+        delta, step_factor, alignment = self._align(memory, outcome, bound_factor, delta_norm)
         if active.resized:
             clients.welcome(active)
         self._acting(memory).commit(memory, active, outcome)
-        last_seen = self._keep_books(memory, active, outcome, bounded)
+        last_seen = self._keep_books(memory, active, outcome)
         gone, fading = self._part_with_silent(memory, outcome)
         if outcome.phase == "warm-up" and outcome.action != "hold":  # a cycle is complete
             clients.restart()
@@ -231,8 +234,8 @@ class Rule:
             clients=tuple(active.round.clients),
             fresh=tuple(active.fresh.tolist()),
             weights=outcome.weights,
-            delta_norm=0.0 if outcome.action == "hold" else step_factor * bounded.delta_norm,
-            bound_factor=bounded.factor,
+            delta_norm=0.0 if outcome.action == "hold" else step_factor * delta_norm,
+            bound_factor=bound_factor,
             step_factor=step_factor,
             alignment=alignment,
             update_factors=active.update_factors,
@@ -252,30 +255,29 @@ class Rule:
         return Step(delta=delta, state=new_state, diagnostics=diagnostics, action=outcome.action)
 
     def _align(
-        self, memory: Memory, outcome: Outcome, bounded: Bounded
+        self, memory: Memory, outcome: Outcome, bound_factor: float, delta_norm: float
     ) -> tuple[Array, float, float]:
         """Delta as the model moves by it, the factor of the aligned step, and the alignment."""
         delta, factor, alignment = outcome.result.delta, 1.0, math.nan
         if outcome.action == "hold":
             return kernels_for(delta).allocate(tuple(delta.shape), delta), factor, alignment
-        if bounded.factor != 1.0:
-            delta = bounded.factor * delta
+        if bound_factor != 1.0:
+            delta = bound_factor * delta
         if memory.aligned is not None and outcome.action == "restart":
             memory.aligned = AlignedStep()
         elif memory.aligned is not None:
             factor = memory.aligned.factor
-            alignment = memory.aligned.observe(delta, bounded.delta_norm)
+            alignment = memory.aligned.observe(delta, delta_norm)
             delta = factor * delta
         return delta, factor, alignment
 
-    def _keep_books(
-        self, memory: Memory, active: Active, outcome: Outcome, bounded: Bounded
-    ) -> Integers:
+    def _keep_books(self, memory: Memory, active: Active, outcome: Outcome) -> Integers:
         """What rules share is told of the round; returns when its clients were last seen before."""
         clients = memory.clients
-        if clients.bound is not None and bounded.sums is not None:
-            whole = bounded.norms if active.whole_norms is None else active.whole_norms
-            clients.bound.keep(active.slots, bounded.norms, bounded.sums, whole)
+        if clients.bound is not None:
+            norms = np.sqrt(outcome.result.squared_norms)
+            whole = norms if active.whole_norms is None else active.whole_norms
+            clients.bound.keep(active.slots, norms, active.old_sizes, active.sizes, whole)
         if memory.like is None and len(active):
             memory.like = zero_rows(active.round.updates, clients.dim)
         return clients.commit(

@@ -19,7 +19,6 @@ as long as the others would leave nothing but its rounding error.
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,24 +30,6 @@ LATEST = 100
 """Updates or sizes that a median is taken over."""
 TRUSTED = 4.0
 """A client's own updates raise the usual length at most this many times."""
-
-
-class NormSums(NamedTuple):
-    """Over clients with a known norm; see `NormBound`."""
-
-    weighted: float
-    rest: float
-    weight: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounded:
-    """What the norm bound made of a round."""
-
-    factor: float  # of the aggregate; 1: the bound does not act
-    delta_norm: float  # |Delta| after it
-    norms: Floats  # (m,) |g_i|
-    sums: NormSums | None = None  # None: there is no bound
 
 
 @dataclass
@@ -76,16 +57,18 @@ class NormBound(Component):
 
     def judge(
         self, delta_norm: float, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
-    ) -> tuple[float, NormSums]:
-        """min(1, rho b / |Delta|), and the sums with these clients' norms and sizes, for `keep`."""
-        sums = self._with(slots, norms, old_sizes, sizes)
-        if self.factor is None or sums.weight <= 0.0 or delta_norm <= 0.0:
-            return 1.0, sums
-        return min(1.0, self.factor * sums.weighted / sums.weight / delta_norm), sums
+    ) -> float:
+        """min(1, rho b / |Delta|), where b counts these clients with these norms and sizes."""
+        weighted, _, weight = self._with(slots, norms, old_sizes, sizes)
+        if self.factor is None or weight <= 0.0 or delta_norm <= 0.0:
+            return 1.0
+        return min(1.0, self.factor * weighted / weight / delta_norm)
 
-    def keep(self, slots: Integers, norms: Floats, sums: NormSums, whole: Floats) -> None:
-        """Store what `judge` found, and the norms of the `whole` updates."""
-        self.weighted, self.rest, self.weight = sums
+    def keep(
+        self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats, whole: Floats
+    ) -> None:
+        """Take in norms and sizes of a round; `whole` are the norms of the updates as they came."""
+        self.weighted, self.rest, self.weight = self._with(slots, norms, old_sizes, sizes)
         self.norms[slots] = np.stack([norms, whole], axis=1)
         if self.times is not None:
             self.latest = np.concatenate([self.latest, whole])[-LATEST:]
@@ -99,15 +82,17 @@ class NormBound(Component):
     def _longest_of(self, norms: Floats) -> float:
         return (self.times or math.inf) * float(np.median(norms)) if len(norms) else 0.0
 
-    def _with(self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats) -> NormSums:
-        """The sums with the new norms and sizes of these clients."""
+    def _with(
+        self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
+    ) -> tuple[float, float, float]:
+        """`weighted`, `rest` and `weight` with the new norms and sizes of these clients."""
         old = self.norms[slots][:, 0]
         known = old >= 0
         less = (old_sizes * old)[known]
         parts = [self.weighted, self.rest, *(sizes * norms).tolist(), *(-less).tolist()]
         weighted = math.fsum(parts)
         weight = self.weight + float(sizes.sum() - old_sizes[known].sum())
-        return NormSums(weighted=weighted, rest=math.fsum([*parts, -weighted]), weight=weight)
+        return weighted, math.fsum([*parts, -weighted]), weight
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,24 +56,6 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
                 faults.setdefault(position, f"{name} {kind.must}")
     own = {"number": number, "clients": clients, "updates": updates, "refresh": refresh}
     return Checked(replace(round, **own, **vectors), faults, kernels)
-
-
-@dataclass(kw_only=True)
-class Incoming:
-    """A round on its way in, without the clients that were dropped so far."""
-
-    round: Round
-    like: Array | None
-    refuse: bool
-    dropped: dict[ClientId, str] = field(default_factory=dict)
-
-    def drop(self, faults: Faults, refusal: type[RoundRefused] = RoundRefused) -> None:
-        """Continue without these clients, or refuse the round because of them."""
-        clients = self.round.clients
-        if self.refuse:
-            raise refusal(explain(faults, clients), [clients[i] for i in sorted(faults)])
-        self.dropped |= {clients[i]: reason for i, reason in faults.items()}
-        self.round = self.round.without(set(faults))
 
 
 def whole_number(number: Any) -> int:

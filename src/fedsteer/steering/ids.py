@@ -19,9 +19,11 @@ def id_order(client: ClientId) -> tuple[bool, int, str]:
 
 
 def plain_id(client: Any) -> ClientId:
-    """An id as int or str; NumPy integers become int, anything else is refused."""
-    if type(client) is int or isinstance(client, str):
+    """An id as int or str, also if it is NumPy's; anything else is refused."""
+    if type(client) is int:
         return client
+    if isinstance(client, str):
+        return str(client)
     if isinstance(client, (int, np.integer)) and not isinstance(client, bool):
         return int(client)
     raise RoundRefused(f"client ids are int or str, not {client!r}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsteer.errors import ConfigurationError, RoundRefused
+from fedsteer.errors import RoundRefused
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.table import Table
@@ -106,7 +106,7 @@ class Visits(MemberSource):
         self.since[slots] = max(number - 1.0, 0.0)
 
     def observe(self, slots: Integers, number: int) -> float:
-        self.visits.add(slots, 1.0)
+        self.visits[slots] += 1.0
         return 0.0
 
     def restart(self, number: int) -> None:
@@ -197,7 +197,7 @@ class Shrunk(Visits):
     def observe(self, slots: Integers, number: int) -> float:
         # Who joined in this round is not counted: that it came is why it is known.
         counted = slots[self.since[slots] < number] if self.newcomers else slots
-        self.visits.add(counted, 1.0)
+        self.visits[counted] += 1.0
         self.all_visits += len(counted)
         self.all_rounds += (self.members - self.newcomers) * (number - self.number)
         self.newcomers, self.number = 0, number
@@ -221,14 +221,12 @@ def _share(visits: float, rounds: float) -> float:
 
 def probability_source(choice: str | float, cap: int = 50) -> ProbabilitySource:
     """The source an option names: known, intervals, visits, shrunk, or a sampling fraction."""
-    if isinstance(choice, str):
-        sources: dict[str, ProbabilitySource] = {
-            "known": Known(),
-            "visits": Visits(),
-            "shrunk": Shrunk(),
-            "intervals": Intervals(cap=cap),
-        }
-        return sources[choice]
-    if not 0.0 < choice <= 1.0:
-        raise ConfigurationError(f"a sampling fraction must be in (0, 1], not {choice}")
-    return Sampled(float(choice))
+    if not isinstance(choice, str):
+        return Sampled(float(choice))
+    sources: dict[str, ProbabilitySource] = {
+        "known": Known(),
+        "visits": Visits(),
+        "shrunk": Shrunk(),
+        "intervals": Intervals(cap=cap),
+    }
+    return sources[choice]

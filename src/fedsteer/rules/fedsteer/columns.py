@@ -16,10 +16,9 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -29,9 +28,7 @@ from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
-
-if TYPE_CHECKING:
-    from fedsteer.steering.rounds import Active
+from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.
@@ -153,10 +150,6 @@ class Columns(Component):
                 follow = self.magnitude == "follow"
                 stored[position, column] = ratio if follow else norms[position]
         return stored
-
-    def beliefs(self, products: Floats, *, old: Floats, new: Floats) -> Callable[[], Beliefs]:
-        """See `Geometry.beliefs`; not computed before it is called."""
-        return partial(self.geometry.beliefs, products=products, old=old, new=new)
 
     def estimates(self, coordinates: Floats, like: Array) -> Array:
         """(m, d) the estimates that stored coordinates stand for."""

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from functools import partial
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -38,25 +39,13 @@ from fedsteer.rules.fedsteer.owners import (
     takeovers,
 )
 from fedsteer.rules.options import Options
+from fedsteer.rules.warm_up import Collected
+from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
+from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
-
-if TYPE_CHECKING:
-    from fedsteer.rules.warm_up import Collected
-    from fedsteer.steering.clients import Clients
-    from fedsteer.steering.rounds import Active
-
-
-PRACTICAL = {
-    "select": "online",
-    "core_size": 20,
-    "ridge": 0.05,
-    "renew_after": 20,
-    "drift": "auto",
-}
-"""What the preset "practical" changes beside what it changes for every rule."""
 
 
 @dataclass
@@ -92,7 +81,15 @@ class FedSteer(Algorithm):
 
     name: ClassVar[str] = "fedsteer"
     options_type: ClassVar[type[Options]] = FedSteerOptions
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"practical": PRACTICAL}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "practical": {
+            "select": "online",
+            "core_size": 20,
+            "ridge": 0.05,
+            "renew_after": 20,
+            "drift": "auto",
+        }
+    }
     state_options: ClassVar[tuple[str, ...]] = (
         "core_set",
         "core_size",
@@ -141,8 +138,14 @@ class FedSteer(Algorithm):
 
     def compute(self, memory: Memory, active: Active) -> Outcome:
         own: FedSteerMemory = memory.own
-        columns, options = own.columns, self.options
-        roles = self._roles(memory, active)
+        columns, options, every = own.columns, self.options, self.options.reselect_every
+        roles = column_roles(
+            columns.owners,
+            columns.since,
+            active,
+            renew_after=options.renew_after,
+            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
+        )
         # 1 estimate: `believed` of the active clients, `total` of all of them
         old, total = own.coordinates.read(active.slots), own.coordinates.sums[0]
         believed, corrected = old, None
@@ -169,7 +172,8 @@ class FedSteer(Algorithm):
             result=result,
             weights=active.weights,
             core_set=tuple(owner for owner in columns.owners if owner is not None),
-            believe=columns.beliefs(
+            believe=partial(
+                columns.geometry.beliefs,
                 result.products,
                 old=active.trust * believed,
                 new=new if corrected is None else new + corrected.added,
@@ -257,16 +261,6 @@ class FedSteer(Algorithm):
                 sums=1 if drift is None else 2,
             ),
             drift=drift,
-        )
-
-    def _roles(self, memory: Memory, active: Active) -> ColumnRoles:
-        columns, every = memory.own.columns, self.options.reselect_every
-        return column_roles(
-            columns.owners,
-            columns.since,
-            active,
-            renew_after=self.options.renew_after,
-            reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
 
     def _solve(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
