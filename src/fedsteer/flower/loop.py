@@ -14,9 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsteer.flower.asking import await_registration, log
+from fedsteer.flower.asking import await_registration, log, send_and_wait
 from fedsteer.flower.store import Row
-from fedsteer.flower.waiting import send_and_wait
 from fedsteer.records.files import plain
 from fedsteer.records.names import MODEL
 

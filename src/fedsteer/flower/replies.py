@@ -15,11 +15,10 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsteer.flower.asking import Asked, array_bytes, log
+from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, Malformed, to_named
 from fedsteer.flower.outdated import SentModels
-from fedsteer.flower.waiting import is_enough
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State

@@ -16,7 +16,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
+from fedsteer.flower.asking import (
+    Asked,
+    await_nodes,
+    await_registration,
+    log,
+    sample,
+    still_at_work,
+)
 from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
@@ -31,7 +38,6 @@ from fedsteer.flower.replies import (
     weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
-from fedsteer.flower.waiting import still_at_work
 from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
