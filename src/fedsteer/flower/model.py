@@ -5,7 +5,7 @@ batch-norm statistics, layers outside the chosen subset) are averaged over the f
 Flower's FedAvg does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -84,25 +84,21 @@ class Layout:
         if not self.dim:
             raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
 
-    def flatten(self, arrays: Named) -> NDArray[Any]:
-        """The (d,) vector of the steered arrays; float64 if any of them is, else float32."""
-        return self._filled(lambda piece, out: np.copyto(out, arrays[piece.name].reshape(-1)))
+    def flatten(self, arrays: Named, sent: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The (d,) vector of the steered arrays or, if something was `sent`, that minus them.
 
-    def update(self, sent: NDArray[Any], arrays: Named) -> NDArray[Any]:
-        """The (d,) vector that was sent minus that of the arrays that came back."""
-        return self._filled(
-            lambda piece, out: np.subtract(
-                sent[piece.place], arrays[piece.name].reshape(-1), out=out, casting="same_kind"
-            )
-        )
-
-    def _filled(self, fill: Callable[[Piece, NDArray[Any]], object]) -> NDArray[Any]:
+        It is float64 if any of the model's arrays is, else float32.
+        """
         steered = [piece for piece in self.pieces if piece.place is not None]
         wide = any(piece.dtype.endswith("f8") for piece in steered)
         flat = np.empty(self.dim, np.float64 if wide else np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
             for piece in steered:
-                fill(piece, flat[piece.place])
+                values, out = arrays[piece.name].reshape(-1), flat[piece.place]
+                if sent is None:
+                    np.copyto(out, values)
+                else:
+                    np.subtract(sent[piece.place], values, out=out, casting="same_kind")
         return flat
 
     def rest(self, arrays: Named) -> Arrays:

@@ -201,7 +201,7 @@ def _parse(
         node=node,
         client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
-        update=layout.update(asked.sent[node], named),
+        update=layout.flatten(named, asked.sent[node]),
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
         loss=next((loss for loss in losses if loss is not None), None),
