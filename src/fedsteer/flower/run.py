@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.back_off import BackOff
-from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
@@ -21,7 +20,7 @@ from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.store import RunStore
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
-from fedsteer.records.rows import Totals, client_rows, round_row
+from fedsteer.records.rows import Totals, Tracker, client_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
@@ -53,7 +52,7 @@ class ServerRun:
         options: StrategyOptions,
         preset: str,
         preset_options: dict[str, Any],
-        callbacks: Callbacks,
+        callbacks: Iterable[Tracker],
     ) -> None:
         self.rule, self.preset, self.options = rule, preset, options
         self.preset_options = preset_options

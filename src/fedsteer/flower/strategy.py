@@ -24,7 +24,6 @@ from fedsteer.flower.asking import (
     sample,
     still_at_work,
 )
-from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
@@ -75,7 +74,7 @@ class RuleStrategy(Strategy):
         self.preset = preset
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset, meant, Callbacks(callbacks))
+        self.run = ServerRun(self.rule, self.options, preset, meant, callbacks)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
