@@ -19,10 +19,9 @@ from fedsteer.flower.asking import log
 from fedsteer.flower.model import to_named
 from fedsteer.options import listed
 from fedsteer.records import RecordWriter, Run
-from fedsteer.records.checkpoint import PARTS
+from fedsteer.records.checkpoint import remove_parts
 from fedsteer.records.files import filled, plain, utc_now, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
-from fedsteer.records.parts import remove_parts
 from fedsteer.records.rows import Tracker
 from fedsteer.steering.state import Arrays
 
@@ -85,7 +84,7 @@ class RunStore:
         records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT, MODEL, BEST):
             (self.folder / name).unlink(missing_ok=True)
-        remove_parts(self.folder / PARTS, {})
+        remove_parts(self.folder / CHECKPOINT)
         records.manifest(manifest, flwr=flwr.__version__)
 
     def round_begins(self) -> None:
