@@ -105,7 +105,7 @@ class RuleStrategy(Strategy):
         self._timeout = None if timeout is None else float(timeout)
         try:
             self.run.begin(initial_arrays)
-            self.run.let_leave(save=True)
+            self.run.let_leave()
             log(INFO, "Starting %s strategy:", type(self).__name__)
             log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
             self.summary()
