@@ -1,7 +1,4 @@
-"""Our own loop of rounds around a strategy: Flower's, but one that resumes and keeps every result.
-
-Its log has what Flower's has. What is printed of numbers has four digits.
-"""
+"""Our own loop of rounds: Flower's, but one that resumes and keeps every result."""
 
 from __future__ import annotations
 
