@@ -15,17 +15,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.steering.state import Arrays, below
 
 STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that torch gives to batch-norm statistics."""
 
 Named = Mapping[str, NDArray[Any]]
-
-
-class Malformed(Exception):
-    """A reply whose arrays do not fit; the message says how."""
 
 
 def to_named(record: ArrayRecord) -> Arrays:
@@ -113,21 +109,21 @@ class Layout:
         return named
 
     def check(self, arrays: Named) -> None:
-        """Raise `Malformed` if arrays from outside do not fit."""
+        """Raise `DataError` if arrays from outside do not fit."""
         names = {piece.name for piece in self.pieces}
         if missing := sorted(names - set(arrays)):
-            raise Malformed(f"lacks the array {missing[0]!r}")
+            raise DataError(f"lacks the array {missing[0]!r}")
         if extra := sorted(set(arrays) - names):
-            raise Malformed(f"has an extra array {extra[0]!r}")
+            raise DataError(f"has an extra array {extra[0]!r}")
         for piece in self.pieces:
             array = arrays[piece.name]
             if array.shape != piece.shape:
-                raise Malformed(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
+                raise DataError(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
             if array.dtype.kind not in ("f" if piece.place is not None else "fiub"):
-                raise Malformed(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
+                raise DataError(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
             # The rule checks the steered arrays, which it reads anyway.
             if piece.place is None and not _fits(array, np.dtype(piece.dtype)):
-                raise Malformed(f"{piece.name!r} is not finite in its type, {piece.dtype}")
+                raise DataError(f"{piece.name!r} is not finite in its type, {piece.dtype}")
 
 
 def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
@@ -171,7 +167,7 @@ class GlobalModel:
         self.layout = Layout(named, steer, buffers)
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
         self.rest = self.layout.rest(named)
-        self._initial_vector, self._initial_rest = self.vector, self.rest
+        self._initial = self.vector, self.rest
         self._last_record = dict(record)
 
     def take(self, record: ArrayRecord) -> None:
@@ -194,7 +190,7 @@ class GlobalModel:
 
     def restart(self) -> None:
         """Go back to the model that the run began with."""
-        self.vector, self.rest = self._initial_vector, self._initial_rest
+        self.vector, self.rest = self._initial
 
     def describe(self) -> list[list[Any]]:
         """Names, shapes, and what is steered, as JSON."""
@@ -203,11 +199,11 @@ class GlobalModel:
         ]
 
     def pack(self) -> Arrays:
-        arrays = {"model": self.vector, "initial": self._initial_vector}
+        first, first_rest = self._initial
+        arrays = {"model": self.vector, "initial": first}
         arrays |= {f"rest/{name}": array for name, array in self.rest.items()}
-        return arrays | {f"initial-rest/{name}": a for name, a in self._initial_rest.items()}
+        return arrays | {f"initial-rest/{name}": array for name, array in first_rest.items()}
 
     def restore(self, arrays: Arrays) -> None:
         self.vector, self.rest = arrays["model"], below("rest/", arrays)
-        self._initial_vector = arrays["initial"]
-        self._initial_rest = below("initial-rest/", arrays)
+        self._initial = arrays["initial"], below("initial-rest/", arrays)

@@ -15,9 +15,10 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from fedsteer.errors import DataError
 from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
-from fedsteer.flower.model import Layout, Malformed, to_named
+from fedsteer.flower.model import Layout, to_named
 from fedsteer.flower.outdated import SentModels
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
@@ -186,15 +187,15 @@ def _parse(
 ) -> Reply:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise Malformed(f"{len(records)} array records instead of one")
+        raise DataError(f"{len(records)} array records instead of one")
     named = to_named(records[0])
     layout.check(named)
     size = data_points(content, weighted_by_key)
     if size is None:
-        raise Malformed(f"no positive {weighted_by_key!r} in its metrics")
+        raise DataError(f"no positive {weighted_by_key!r} in its metrics")
     version = number_in({**content.metric_records, **content.config_records}, VERSION_KEY)
     if version is not None and version != asked.number:
-        raise Malformed(f"it began from the model of round {version:g}, not {asked.number}")
+        raise DataError(f"it began from the model of round {version:g}, not {asked.number}")
     numbers = {name: number_in(content.metric_records, key) for name, key in REPORTED.items()}
     losses = [number_in(content.metric_records, key) for key in LOSS_KEYS]
     return Reply(
