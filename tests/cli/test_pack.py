@@ -11,7 +11,7 @@ import pytest
 from fedsteer.cli import main
 from fedsteer.records import find_runs, read_sheet
 from fedsteer.records.files import write_json
-from fedsteer.records.sheets import SHEET
+from fedsteer.records.names import SHEET
 from tests.report.made_records import make_comparison
 
 

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedsteer import RULES, ConfigurationError
+from fedsteer.errors import DataError
 from fedsteer.flower import FedAvg, FedProx, FedSteer, Scaffold
 from fedsteer.flower.asking import CORRECTION
 from fedsteer.flower.client import (
@@ -21,7 +22,7 @@ from fedsteer.flower.client import (
     proximal_strength,
     sent_parameters,
 )
-from fedsteer.flower.model import Layout, Malformed, averaged
+from fedsteer.flower.model import Layout, averaged
 from tests.flower.fake import FakeGrid, arrays, drifting, reply_with, values
 
 torch = pytest.importorskip("torch")
@@ -154,7 +155,7 @@ def test_layouts() -> None:
     back = layout.unflatten(layout.flatten(named), layout.rest(named))
     assert [array.shape for array in back.values()] == [(), (2, 0), (3,)]
     layout.check(dict(reversed(named.items())))  # the order of names does not matter
-    with pytest.raises(Malformed, match="type"):
+    with pytest.raises(DataError, match="type"):
         layout.check(named | {"i": np.array(["x", "y", "z"])})
     with pytest.raises(ConfigurationError, match="steer"):
         Layout({"i": np.arange(3)}, ["*"], [])

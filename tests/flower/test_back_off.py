@@ -125,7 +125,7 @@ def test_small_samples_of_failing_clients_count() -> None:
 def test_what_an_early_close_cut_off_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = grid_with({2: failing})
     grid.seconds = {3: 50.0}
-    monkeypatch.setattr("fedsteer.flower.waiting.time", grid.clock)
+    monkeypatch.setattr("fedsteer.flower.asking.time", grid.clock)
     strategy = FedSteer(back_off=True, enough=0.5, fraction_evaluate=0.0)
 
     def evaluate(number: int, record: Any) -> None:

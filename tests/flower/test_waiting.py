@@ -13,8 +13,8 @@ from flwr.serverapp.strategy import Strategy
 from flwr.superlink.grid import inmemory_grid
 
 from fedsteer.flower import FedSteer
+from fedsteer.flower.asking import is_enough, send_and_wait
 from fedsteer.flower.replies import CUT_OFF
-from fedsteer.flower.waiting import is_enough, send_and_wait
 from fedsteer.records import Run
 from tests.flower.fake import FakeGrid, arrays, drifting, failing, late, values
 
@@ -27,7 +27,7 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> FakeGrid:
     """Node 1 answers after one second, node 2 after two, ..., node 10 after ten."""
     seconds = {node: float(node) for node in range(1, 11)}
     grid = FakeGrid({node: drifting(node) for node in seconds}, seconds=seconds)
-    monkeypatch.setattr("fedsteer.flower.waiting.time", grid.clock)
+    monkeypatch.setattr("fedsteer.flower.asking.time", grid.clock)
     monkeypatch.setattr(inmemory_grid, "time", grid.clock)
     return grid
 

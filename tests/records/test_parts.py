@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from fedsteer.errors import DataError
-from fedsteer.records import parts
+from fedsteer.records import checkpoint
 from fedsteer.records.checkpoint import PARTS, read_checkpoint, write_checkpoint
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "LARGE", 64)
+    monkeypatch.setattr(checkpoint, "LARGE", 64)
 
 
 def content(seed: int = 0) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_a_write_that_is_cut_short_leaves_the_checkpoint_before(
     """Whichever of its files it was that did not get to the disk."""
     old, new = content(0), content(1)
     save(tmp_path, old)
-    real, count = parts.write_atomically, 0
+    real, count = checkpoint.write_atomically, 0
 
     def write(path: Path, data: Any) -> None:
         nonlocal count
@@ -86,11 +86,11 @@ def test_a_write_that_is_cut_short_leaves_the_checkpoint_before(
         count += 1
         real(path, data)
 
-    monkeypatch.setattr(parts, "write_atomically", write)
+    monkeypatch.setattr(checkpoint, "write_atomically", write)
     with pytest.raises(OSError, match="No space"):
         save(tmp_path, new, number=2)
     assert_holds(tmp_path, old)
-    monkeypatch.setattr(parts, "write_atomically", real)
+    monkeypatch.setattr(checkpoint, "write_atomically", real)
     save(tmp_path, new, number=2)
     assert_holds(tmp_path, new, number=2)
     assert len(files(tmp_path)) == 9
@@ -100,10 +100,14 @@ def test_the_switch_is_the_last_write(tmp_path: Path, monkeypatch: pytest.Monkey
     old, new = content(0), content(1)
     save(tmp_path, old)
 
-    def killed(path: Path, data: Any) -> None:
-        raise KeyboardInterrupt
+    real = checkpoint.write_atomically
 
-    monkeypatch.setattr("fedsteer.records.checkpoint.write_atomically", killed)
+    def killed(path: Path, data: Any) -> None:
+        if path.name == "checkpoint":
+            raise KeyboardInterrupt
+        real(path, data)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", killed)
     with pytest.raises(KeyboardInterrupt):
         save(tmp_path, new, number=2)
     assert_holds(tmp_path, old)

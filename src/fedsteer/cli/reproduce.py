@@ -9,7 +9,8 @@ from fedsteer.cli.shared import tell_failures, writable
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, read_sheet, runs_of_sheet
 from fedsteer.records.files import write_json
-from fedsteer.records.sheets import SHEET, join_sheets
+from fedsteer.records.names import SHEET
+from fedsteer.records.reader import join_sheets
 from fedsteer.report import write_files, write_page
 from fedsteer.simulate.experiment_files import parse_settings, shipped_experiments
 from fedsteer.simulate.paper_table import load_paper_table

@@ -1,12 +1,7 @@
-"""Clients that fail again and again are asked less often, so that one of them costs few rounds.
+"""Clients that failed f rounds in a row are not asked in the next min(2^(f - 1), 32) - 1 rounds.
 
-A client that failed or did not answer in f rounds in a row is not asked in the next
-
-    min(2^(f - 1), 32) - 1
-
-rounds. One that answers, or was offline in between, begins anew. What nobody could help does not
-count: a round in which several were asked and nobody answered, or an answer that was cut off
-because the round was closed early.
+What nobody could help does not count: a round in which several were asked and nobody answered, or
+an answer that was cut off because the round was closed early.
 """
 
 from collections.abc import Collection, Mapping

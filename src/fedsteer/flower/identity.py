@@ -1,16 +1,8 @@
 """Which client a reply comes from, so that coordinates never go to the wrong one.
 
-Flower's node ids are random: they change when an unkeyed SuperNode restarts and in every new
-simulation. A client is therefore known by the first of these that it has:
-
-    key-...      its public key, if SuperNodes are authenticated; survives every restart, and what
-                 the client reports about itself means nothing then
-    client-...   the id it reports, such as its partition; a prefix "client-" is not doubled
-    node-...     its bare node id
-
-No client can take over another's memory. Without keys, two claims to one id in a round are both
-refused, an id belongs to the node that used it last while that node is online, and a node cannot
-change its id. One gap remains: a claim made while the real client is away.
+A client is known by its public key (`key-...`) if SuperNodes are authenticated, else by the id that
+it reports (`client-...`), else by its node id (`node-...`), which Flower draws anew for an unkeyed
+SuperNode that restarts. No client can take over another's memory: docs/flower.md says how.
 """
 
 from collections import Counter

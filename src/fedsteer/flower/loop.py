@@ -1,7 +1,4 @@
-"""Our own loop of rounds around a strategy: Flower's, but one that resumes and keeps every result.
-
-Its log has what Flower's has. What is printed of numbers has four digits.
-"""
+"""Our own loop of rounds: Flower's, but one that resumes and keeps every result."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsteer.flower.asking import await_registration, log
+from fedsteer.flower.asking import await_registration, log, send_and_wait
 from fedsteer.flower.store import Row
-from fedsteer.flower.waiting import send_and_wait
 from fedsteer.records.files import plain
 from fedsteer.records.names import MODEL
 

@@ -5,7 +5,7 @@ batch-norm statistics, layers outside the chosen subset) are averaged over the f
 Flower's FedAvg does.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -15,17 +15,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.steering.state import Arrays, below
 
 STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that torch gives to batch-norm statistics."""
 
 Named = Mapping[str, NDArray[Any]]
-
-
-class Malformed(Exception):
-    """A reply whose arrays do not fit; the message says how."""
 
 
 def to_named(record: ArrayRecord) -> Arrays:
@@ -84,25 +80,21 @@ class Layout:
         if not self.dim:
             raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
 
-    def flatten(self, arrays: Named) -> NDArray[Any]:
-        """The (d,) vector of the steered arrays; float64 if any of them is, else float32."""
-        return self._filled(lambda piece, out: np.copyto(out, arrays[piece.name].reshape(-1)))
+    def flatten(self, arrays: Named, sent: NDArray[Any] | None = None) -> NDArray[Any]:
+        """The (d,) vector of the steered arrays or, if something was `sent`, that minus them.
 
-    def update(self, sent: NDArray[Any], arrays: Named) -> NDArray[Any]:
-        """The (d,) vector that was sent minus that of the arrays that came back."""
-        return self._filled(
-            lambda piece, out: np.subtract(
-                sent[piece.place], arrays[piece.name].reshape(-1), out=out, casting="same_kind"
-            )
-        )
-
-    def _filled(self, fill: Callable[[Piece, NDArray[Any]], object]) -> NDArray[Any]:
+        It is float64 if any of the model's arrays is, else float32.
+        """
         steered = [piece for piece in self.pieces if piece.place is not None]
         wide = any(piece.dtype.endswith("f8") for piece in steered)
         flat = np.empty(self.dim, np.float64 if wide else np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
             for piece in steered:
-                fill(piece, flat[piece.place])
+                values, out = arrays[piece.name].reshape(-1), flat[piece.place]
+                if sent is None:
+                    np.copyto(out, values)
+                else:
+                    np.subtract(sent[piece.place], values, out=out, casting="same_kind")
         return flat
 
     def rest(self, arrays: Named) -> Arrays:
@@ -117,21 +109,21 @@ class Layout:
         return named
 
     def check(self, arrays: Named) -> None:
-        """Raise `Malformed` if arrays from outside do not fit."""
+        """Raise `DataError` if arrays from outside do not fit."""
         names = {piece.name for piece in self.pieces}
         if missing := sorted(names - set(arrays)):
-            raise Malformed(f"lacks the array {missing[0]!r}")
+            raise DataError(f"lacks the array {missing[0]!r}")
         if extra := sorted(set(arrays) - names):
-            raise Malformed(f"has an extra array {extra[0]!r}")
+            raise DataError(f"has an extra array {extra[0]!r}")
         for piece in self.pieces:
             array = arrays[piece.name]
             if array.shape != piece.shape:
-                raise Malformed(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
+                raise DataError(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
             if array.dtype.kind not in ("f" if piece.place is not None else "fiub"):
-                raise Malformed(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
+                raise DataError(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
             # The rule checks the steered arrays, which it reads anyway.
             if piece.place is None and not _fits(array, np.dtype(piece.dtype)):
-                raise Malformed(f"{piece.name!r} is not finite in its type, {piece.dtype}")
+                raise DataError(f"{piece.name!r} is not finite in its type, {piece.dtype}")
 
 
 def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
@@ -175,7 +167,7 @@ class GlobalModel:
         self.layout = Layout(named, steer, buffers)
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
         self.rest = self.layout.rest(named)
-        self._initial_vector, self._initial_rest = self.vector, self.rest
+        self._initial = self.vector, self.rest
         self._last_record = dict(record)
 
     def take(self, record: ArrayRecord) -> None:
@@ -198,7 +190,7 @@ class GlobalModel:
 
     def restart(self) -> None:
         """Go back to the model that the run began with."""
-        self.vector, self.rest = self._initial_vector, self._initial_rest
+        self.vector, self.rest = self._initial
 
     def describe(self) -> list[list[Any]]:
         """Names, shapes, and what is steered, as JSON."""
@@ -207,11 +199,11 @@ class GlobalModel:
         ]
 
     def pack(self) -> Arrays:
-        arrays = {"model": self.vector, "initial": self._initial_vector}
+        first, first_rest = self._initial
+        arrays = {"model": self.vector, "initial": first}
         arrays |= {f"rest/{name}": array for name, array in self.rest.items()}
-        return arrays | {f"initial-rest/{name}": a for name, a in self._initial_rest.items()}
+        return arrays | {f"initial-rest/{name}": array for name, array in first_rest.items()}
 
     def restore(self, arrays: Arrays) -> None:
         self.vector, self.rest = arrays["model"], below("rest/", arrays)
-        self._initial_vector = arrays["initial"]
-        self._initial_rest = below("initial-rest/", arrays)
+        self._initial = arrays["initial"], below("initial-rest/", arrays)

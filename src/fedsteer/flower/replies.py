@@ -15,11 +15,11 @@ import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedsteer.flower.asking import Asked, array_bytes, log
+from fedsteer.errors import DataError
+from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
-from fedsteer.flower.model import Layout, Malformed, to_named
+from fedsteer.flower.model import Layout, to_named
 from fedsteer.flower.outdated import SentModels
-from fedsteer.flower.waiting import is_enough
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
@@ -187,22 +187,22 @@ def _parse(
 ) -> Reply:
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise Malformed(f"{len(records)} array records instead of one")
+        raise DataError(f"{len(records)} array records instead of one")
     named = to_named(records[0])
     layout.check(named)
     size = data_points(content, weighted_by_key)
     if size is None:
-        raise Malformed(f"no positive {weighted_by_key!r} in its metrics")
+        raise DataError(f"no positive {weighted_by_key!r} in its metrics")
     version = number_in({**content.metric_records, **content.config_records}, VERSION_KEY)
     if version is not None and version != asked.number:
-        raise Malformed(f"it began from the model of round {version:g}, not {asked.number}")
+        raise DataError(f"it began from the model of round {version:g}, not {asked.number}")
     numbers = {name: number_in(content.metric_records, key) for name, key in REPORTED.items()}
     losses = [number_in(content.metric_records, key) for key in LOSS_KEYS]
     return Reply(
         node=node,
         client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
-        update=layout.update(asked.sent[node], named),
+        update=layout.flatten(named, asked.sent[node]),
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
         loss=next((loss for loss in losses if loss is not None), None),

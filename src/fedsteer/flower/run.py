@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.back_off import BackOff
-from fedsteer.flower.callbacks import Callbacks
 from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel, averaged
 from fedsteer.flower.options import SAMPLING, StrategyOptions
@@ -21,7 +20,7 @@ from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.store import RunStore
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
-from fedsteer.records.rows import Totals, client_rows, round_row
+from fedsteer.records.rows import Totals, Tracker, client_rows, round_row
 from fedsteer.rules import Diagnostics, Round, Rule, Step
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
@@ -53,7 +52,7 @@ class ServerRun:
         options: StrategyOptions,
         preset: str,
         preset_options: dict[str, Any],
-        callbacks: Callbacks,
+        callbacks: Iterable[Tracker],
     ) -> None:
         self.rule, self.preset, self.options = rule, preset, options
         self.preset_options = preset_options
@@ -179,12 +178,17 @@ class ServerRun:
         """What the replies tell the rule."""
         replies, needs = reading.usable, self.rule.needs
         clients = [reply.client for reply in replies]
-        probabilities = None
+        probabilities = None  # the rule drops clients with nan, here and in the sizes
         if self.sampling:
             probabilities = [asked.share] * len(clients)
         elif (known := self.options.known_probabilities) is not None:
-            # The rule drops clients with nan.
             probabilities = [known.get(client, np.nan) for client in clients]
+        # The rule knows the sizes of a given population, except of clients that left and returned.
+        sizes: list[float] | None = None
+        if (population := self.options.population) is None:
+            sizes = [reply.size for reply in replies] or None
+        elif self.identities.left.intersection(clients):
+            sizes = [population.get(client, np.nan) for client in clients]
         starts = [asked.sent[reply.node] for reply in replies] if "starts" in needs else []
         reported: dict[str, Any] = {
             name: [reply.numbers[name] for reply in replies]
@@ -195,26 +199,13 @@ class ServerRun:
             clients=clients,
             updates=[reply.update for reply in replies],
             probabilities=probabilities,
-            sizes=self._sizes(replies),
+            sizes=sizes,
             starts=np.stack(starts) if starts else None,
             model=self.model.vector,
             refresh=[r.client for r in replies if asked.clients[r.node] in asked.requests.refresh]
             or None,
             **reported,
         )
-
-    def _sizes(self, replies: list[Reply]) -> list[float] | None:
-        """Data points as reported or, if the population is known, as given there.
-
-        The rule already knows the given ones, except for clients that left and returned. Strangers
-        to the population have no size (nan), and the rule drops them.
-        """
-        population = self.options.population
-        if population is None:
-            return [reply.size for reply in replies] or None
-        if not any(reply.client in self.identities.left for reply in replies):
-            return None
-        return [population.get(reply.client, np.nan) for reply in replies]
 
     @property
     def averaged(self) -> ArrayRecord | None:
@@ -314,13 +305,13 @@ class ServerRun:
                 if between:
                     self.store.load()
                 self._leaving += names
-                self.let_leave(save=True)
+                self.let_leave()
             finally:
                 if between:
                     self.store.close()
 
-    def let_leave(self, *, save: bool = False) -> None:
-        """Remove the clients that were to leave, and `save` if there were any."""
+    def let_leave(self) -> None:
+        """Remove the clients that were to leave, and save if there were any."""
         names, self._leaving = self._leaving, []
         leavers = self.identities.leavers(names, self.state.clients.members) if names else []
         if leavers:
@@ -330,5 +321,4 @@ class ServerRun:
             self.state = self.rule.leave(self.state, [name for name in leavers if name in known])
             self.identities.forget(leavers)
             log(INFO, "fedsteer: left for good: %s", few(leavers))
-            if save:
-                self.save()
+            self.save()

@@ -7,6 +7,7 @@ no finished round is lost, and none is recorded twice.
 
 import time
 from collections.abc import Iterable, Mapping
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ import flwr
 from flwr.app import ArrayRecord
 
 from fedsteer.errors import ConfigurationError, DataError
-from fedsteer.flower.callbacks import Callbacks
+from fedsteer.flower.asking import log
 from fedsteer.flower.model import to_named
+from fedsteer.options import listed
 from fedsteer.records import RecordWriter, Run
-from fedsteer.records.checkpoint import PARTS
-from fedsteer.records.files import plain, utc_now, write_atomically
+from fedsteer.records.checkpoint import remove_parts
+from fedsteer.records.files import filled, plain, utc_now, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
-from fedsteer.records.parts import remove_parts
+from fedsteer.records.rows import Tracker
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
@@ -29,10 +31,15 @@ EVALUATION = ("accuracy", "loss", "average_accuracy", "average_loss", "evaluatio
 
 
 class RunStore:
-    """Records and checkpoint in a folder. Without a folder nothing is written."""
+    """Records and checkpoint in a folder. Without a folder only the callbacks are told."""
 
-    def __init__(self, folder: Path | None, callbacks: Callbacks) -> None:
-        self.folder, self.callbacks = folder, callbacks
+    def __init__(self, folder: Path | None, callbacks: Iterable[Tracker]) -> None:
+        self.folder = folder
+        self.callbacks: tuple[Tracker, ...] = listed("callbacks", callbacks, "functions")
+        for function in self.callbacks:
+            if not callable(function):
+                raise ConfigurationError(f"callbacks must be functions, not {function!r}")
+        self._blamed: set[int] = set()  # places of callbacks that have raised
         self.pending: Row | None = None  # row of the round that has not been evaluated yet
         self.first_evaluation: Row = {}  # by the server, before the first round
         self.best: tuple[bool, float] | None = None  # merit of the best model so far
@@ -77,7 +84,7 @@ class RunStore:
         records.erase()
         for name in (RESULT, FAILURE, CHECKPOINT, MODEL, BEST):
             (self.folder / name).unlink(missing_ok=True)
-        remove_parts(self.folder / PARTS, {})
+        remove_parts(self.folder / CHECKPOINT)
         records.manifest(manifest, flwr=flwr.__version__)
 
     def round_begins(self) -> None:
@@ -152,7 +159,19 @@ class RunStore:
             self.records.append("timing", timing)
             self.records.flush()
         self.pending = None
-        self.callbacks.tell(row | timing)
+        self._tell(row | timing)
+
+    def _tell(self, row: Row) -> None:
+        """Call each callback with a row of its own; what it raises is logged once."""
+        for place, function in enumerate(self.callbacks):
+            try:
+                function(filled(row))
+            except Exception as error:
+                if place not in self._blamed:
+                    self._blamed.add(place)
+                    name = getattr(function, "__qualname__", repr(function))
+                    words = "fedsteer: the callback %s raised %r; rounds go on, this is said once"
+                    log(WARNING, words, name, error, exc_info=error)
 
     def finish(self, totals: Mapping[str, Any]) -> None:
         """The run is complete: write result.json, with the last evaluation."""

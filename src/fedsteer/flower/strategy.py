@@ -16,8 +16,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.flower.asking import Asked, await_nodes, await_registration, log, sample
-from fedsteer.flower.callbacks import Callbacks
+from fedsteer.flower.asking import (
+    Asked,
+    await_nodes,
+    await_registration,
+    log,
+    sample,
+    still_at_work,
+)
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
@@ -31,7 +37,6 @@ from fedsteer.flower.replies import (
     weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
-from fedsteer.flower.waiting import still_at_work
 from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
@@ -69,7 +74,7 @@ class RuleStrategy(Strategy):
         self.preset = preset
         self.train_metrics = train_metrics_aggr_fn or weighted_metrics
         self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
-        self.run = ServerRun(self.rule, self.options, preset, meant, Callbacks(callbacks))
+        self.run = ServerRun(self.rule, self.options, preset, meant, callbacks)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
         self._asked: Asked | None = None  # by the round that is under way
@@ -100,7 +105,7 @@ class RuleStrategy(Strategy):
         self._timeout = None if timeout is None else float(timeout)
         try:
             self.run.begin(initial_arrays)
-            self.run.let_leave(save=True)
+            self.run.let_leave()
             log(INFO, "Starting %s strategy:", type(self).__name__)
             log_strategy_start_info(num_rounds, initial_arrays, train_config, evaluate_config)
             self.summary()

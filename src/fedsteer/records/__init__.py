@@ -6,8 +6,7 @@ which `reader` reads too. docs/records.md says what is in each file.
 
 from fedsteer.records.checkpoint import load_server, read_checkpoint, save_server, write_checkpoint
 from fedsteer.records.pack import pack_records
-from fedsteer.records.reader import Run, find_runs, without_copies
-from fedsteer.records.sheets import read_sheet, runs_of_sheet
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 from fedsteer.records.writer import RecordWriter
 
 __all__ = [

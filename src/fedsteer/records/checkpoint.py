@@ -2,22 +2,32 @@
 
 The file is replaced atomically, so after a kill the last or the previous checkpoint is there,
 complete. There is no pickle: a stranger's checkpoint is safe to open.
+
+Large arrays may stand beside it in parts, each written once. A part is the bytes of an array, or of
+one row of a table of long rows, in a file named after their digest. The checkpoint names its parts,
+so it switches to new ones when it is replaced; parts that it does not name are removed afterwards.
 """
 
 import json
 import zlib
+from collections.abc import Collection
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.records.files import write_atomically
-from fedsteer.records.parts import read_parts, remove_parts, write_parts
 from fedsteer.steering.state import Arrays, Server, State, pack_server, unpack_server
 
 CHECKSUM = "checksum"
 PARTS = "parts"
+LARGE = 1 << 20
+"""Bytes of an array or row that is worth a file."""
+ZEROS = "zeros"
+"""Instead of a digest: there is no file for nothing."""
 
 
 def write_checkpoint(
@@ -29,15 +39,16 @@ def write_checkpoint(
     """
     from safetensors.numpy import save
 
+    large = [name for name in arrays if in_parts and arrays[name].nbytes >= LARGE]
+    listed = {name: _write_parts(path.with_name(PARTS), arrays[name]) for name in large}
     if in_parts:
-        arrays, listed = write_parts(path.with_name(PARTS), arrays)
         meta = meta | {PARTS: listed}
-    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    whole = {name: np.asarray(arrays[name], order="C") for name in arrays if name not in large}
     header = meta | {CHECKSUM: _checksum(whole, meta)}
     # A single header entry: safetensors does not keep the order of several.
     write_atomically(path, save(whole, {"fedsteer": json.dumps(header)}))
     if in_parts:
-        remove_parts(path.with_name(PARTS), listed)
+        remove_parts(path, keep={part for entry in listed.values() for part in entry["parts"]})
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
@@ -54,7 +65,17 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
     written = meta.pop(CHECKSUM, None)  # missing in old files
     if written is not None and written != _checksum(arrays, meta):
         raise DataError(f"{path} is damaged: its checksum does not match")
-    return arrays | read_parts(path.with_name(PARTS), meta.pop(PARTS, {})), meta
+    for name, entry in meta.pop(PARTS, {}).items():
+        arrays[name] = _read_parts(path.with_name(PARTS), entry)
+    return arrays, meta
+
+
+def remove_parts(path: Path, keep: Collection[str] = ()) -> None:
+    """Remove the parts of the checkpoint at `path`, but those it is to `keep`."""
+    folder = path.with_name(PARTS)
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if file.name not in keep:
+            file.unlink()
 
 
 def save_server(path: Path, *, state: State, moments: State, model: Any) -> None:
@@ -75,3 +96,42 @@ def _checksum(arrays: Arrays, meta: dict[str, Any]) -> str:
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
         found = zlib.crc32(np.ascontiguousarray(array).data, found)
     return f"{found:08x}"
+
+
+def _write_parts(folder: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """Write an array; returns what `_read_parts` needs."""
+    long_rows = array.ndim == 2 and len(array) > 1 and array[0].nbytes >= LARGE
+    pieces = array if long_rows else [array]
+    digests = [_write(folder, np.ascontiguousarray(piece)) for piece in pieces]
+    return {"dtype": array.dtype.str, "shape": array.shape, "parts": digests}
+
+
+def _read_parts(folder: Path, entry: dict[str, Any]) -> NDArray[Any]:
+    array = np.zeros(entry["shape"], entry["dtype"])
+    pieces = array if len(entry["parts"]) > 1 else [array]
+    for piece, digest in zip(pieces, entry["parts"], strict=True):
+        if digest != ZEROS:
+            piece[...] = np.frombuffer(_read(folder / digest), piece.dtype).reshape(piece.shape)
+    return array
+
+
+def _write(folder: Path, piece: NDArray[Any]) -> str:
+    if not piece.any():
+        return ZEROS
+    content = piece.reshape(-1).view(np.uint8).data
+    digest = _digest(content)
+    if not (folder / digest).exists():
+        write_atomically(folder / digest, content)
+    return digest
+
+
+def _read(path: Path) -> bytes:
+    content = path.read_bytes() if path.exists() else b""
+    if _digest(content) != path.name:
+        problem = "damaged" if path.exists() else "missing"
+        raise DataError(f"{path}, a part of a checkpoint, is {problem}")
+    return content
+
+
+def _digest(content: bytes | memoryview) -> str:
+    return blake2b(content, digest_size=16).hexdigest()

@@ -12,6 +12,8 @@ BEST = "best.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 FAILURE = "failure.json"
 RESULT = "result.json"
+SHEET = "sheet.json"
+"""Which table or figure of the paper some records are."""
 FULL = "full"
 """The entry of a comparison in which every client takes part in every round."""
 

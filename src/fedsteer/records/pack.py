@@ -12,9 +12,8 @@ from typing import Any
 from fedsteer.errors import DataError, check_name
 from fedsteer.records.archive import write_archive
 from fedsteer.records.files import rounded
-from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, stream_file
-from fedsteer.records.reader import Run, find_runs, without_copies
-from fedsteer.records.sheets import SHEET, read_sheet, runs_of_sheet
+from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, RESULT, SHEET, stream_file
+from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
 
 CLIENTS = ("first", "none", "all")
 """Which runs keep client rows and coordinates: the first seed of each rule, none, or all."""

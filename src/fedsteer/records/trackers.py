@@ -51,8 +51,10 @@ def prometheus(path: str | Path, **labels: str) -> Tracker:
         for metric, entries in groupby(_numbers(row), lambda entry: entry[0][0]):
             lines.append(f"# TYPE fedsteer_{metric} gauge")
             for (_, *inside), value in entries:
-                own = dict(zip(("name", "by"), reversed(inside), strict=False))
-                lines.append(f"fedsteer_{metric}{_in_braces(labels | own)} {value!r}")
+                own = labels | dict(zip(("name", "by"), reversed(inside), strict=False))
+                pairs = [f'{name}="{str(text).translate(ESCAPES)}"' for name, text in own.items()]
+                braces = f"{{{','.join(pairs)}}}" if pairs else ""
+                lines.append(f"fedsteer_{metric}{braces} {value!r}")
         write_atomically(file, "".join(line + "\n" for line in lines).encode())
 
     return track
@@ -65,8 +67,3 @@ def _numbers(value: Any, *path: str) -> Iterator[tuple[tuple[str, ...], float]]:
             yield from _numbers(entry, *path, key)
     elif (found := number(value)) is not None:
         yield path, found
-
-
-def _in_braces(labels: dict[str, str]) -> str:
-    pairs = [f'{name}="{str(value).translate(ESCAPES)}"' for name, value in labels.items()]
-    return f"{{{','.join(pairs)}}}" if pairs else ""
