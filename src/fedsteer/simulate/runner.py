@@ -24,7 +24,6 @@ from fedsteer.records.files import filled, write_json
 from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
 from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import RoundResult, Simulation
 from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
 from fedsteer.simulate.world import build_world
@@ -112,18 +111,18 @@ class OpenRun:
         )
 
 
-def open_run(
-    cell: Cell, resume: bool = False, torch_threads: int = 0, trackers: Sequence[Tracker] = ()
-) -> OpenRun | None:
-    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished.
-
-    `torch_threads` overrides the static rule without being part of the experiment, for runs that
-    another machine decided about.
-    """
+def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ()) -> OpenRun | None:
+    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished."""
     found = found_run(cell, resume)
     if found.finished:
         return None
-    settings = _as_before(cell.experiment, found, torch_threads)
+    settings = cell.experiment
+    if (cell.folder / CHECKPOINT).exists():  # numbers must not change midway
+        engine = found.manifest["engine"]
+        before = {"run.engine": engine["name"], "run.threads": engine["threads"]}
+        settings = settings.changed(before)
+    elif cell.torch_threads:
+        settings = settings.changed({"run.threads": cell.torch_threads})
     world = build_world(settings, cell.seed, cell.rule.everybody)
     meant = found.preset_options
     spec = cell.rule if meant is None else replace(cell.rule, preset_options=meant)
@@ -161,13 +160,12 @@ def run_cell(
     watch: Callable[[Progress], None] = lambda progress: None,
     trackers: Sequence[Tracker] = (),
     stop: Callable[[], bool] | None = None,
-    torch_threads: int = 0,
 ) -> Run:
     """One run, here and now; a finished run is left as it is.
 
     `stop` is asked after every round and ends the run as a Ctrl-C would.
     """
-    run = open_run(cell, resume, torch_threads, trackers)
+    run = open_run(cell, resume, trackers)
     if run is not None:
         with closing(run.records):
             run_together([run], lambda cell, progress: watch(progress), stop)
@@ -233,14 +231,6 @@ def found_run(cell: Cell, resume: bool) -> Run:
                 "--resume continues it, --out starts elsewhere"
             )
     return found
-
-
-def _as_before(experiment: Experiment, found: Run, torch_threads: int) -> Experiment:
-    """With the engine and threads of the run to resume, so numbers do not change midway."""
-    if not (found.folder / CHECKPOINT).exists():
-        return experiment.changed({"run.threads": torch_threads}) if torch_threads else experiment
-    engine = found.manifest["engine"]
-    return experiment.changed({"run.engine": engine["name"], "run.threads": engine["threads"]})
 
 
 @contextmanager

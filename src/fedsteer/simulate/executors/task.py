@@ -68,7 +68,6 @@ class Task:
 
     attempt: int
     cell: Cell
-    torch_threads: int
     parcel: Parcel | None  # an interrupted run to resume
     send_every: float
     version: str = __version__
@@ -145,7 +144,6 @@ def carry_out(task: Task, office: Any) -> tuple[Parcel, bool]:
                 resume=True,
                 watch=correspondent.watch,
                 stop=lambda: correspondent.stopping,
-                torch_threads=task.torch_threads,
             )
         except Interrupted:
             stopped = True
