@@ -31,8 +31,7 @@ from fedsteer.records.names import (
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
-TELL_EVERY = 0.5
-"""Seconds between two messages of a run."""
+TELL_EVERY = 0.5  # seconds between two messages of a run
 SEND_EVERY = 20.0
 """Seconds between two parcels. Losing a machine costs at most this, and the rounds since the last
 checkpoint."""
