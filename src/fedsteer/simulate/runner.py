@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -32,18 +33,8 @@ PATIENCE = 5.0
 """Seconds to wait for a folder that is in use: workers outlive a killed parent for a moment."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is after a round."""
-
-    trained: int  # training rounds so far ...
-    rounds: int  # ... of all there will be
-    number: int  # of the round, warm-up included
-    phase: str
-    active: int  # clients
-    accuracy: float | None
-
-
+Progress = dict[str, Any]
+"""The row of a run's last round, with the evaluation before it."""
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
 GAVE_UP = (RoundRefused, TrainingFailed)
@@ -99,16 +90,6 @@ class OpenRun:
         """The run cannot continue; its records stay, with the reason."""
         write_json(self.cell.folder / FAILURE, {"reason": str(error)})
         self.records.close()
-
-    def progress(self, result: RoundResult) -> Progress:
-        return Progress(
-            trained=self.simulation.trained,
-            rounds=self.simulation.world.experiment.run.rounds,
-            number=self.simulation.number,
-            phase=result.row["phase"],
-            active=result.row["active"],
-            accuracy=self.simulation.last.get("accuracy"),
-        )
 
 
 def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ()) -> OpenRun | None:
@@ -215,7 +196,7 @@ def _one_round(runs: Sequence[OpenRun], report: Callable[[Cell, Progress], None]
             run.fail(error)
             continue
         run.keep(result)
-        report(run.cell, run.progress(result))
+        report(run.cell, run.simulation.last | result.row)
         left.append(run)
     return left
 
