@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_reason_to_fail_that_is_gone_goes(tmp_path: Path) -> None:
 def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> None:
     experiment = small()
     cell = cell_of(experiment, "fedavg", tmp_path)
-    run = run_cell(cell, torch_threads=3)
+    run = run_cell(replace(cell, torch_threads=3))
     assert run.manifest["engine"]["threads"] == 3
     assert run.manifest["experiment"]["run"]["threads"] == 0
     assert run_cell(cell, resume=True).finished
@@ -112,7 +113,6 @@ def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:
     task = Task(
         attempt=1,
         cell=cell,
-        torch_threads=1,
         parcel=None,
         send_every=20.0,
         version="0.0.1",

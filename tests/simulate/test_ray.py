@@ -139,7 +139,7 @@ def test_a_lost_worker_resumes_from_its_checkpoint(
 
     def report(cell: Cell, progress: Progress | None) -> None:
         if killed:
-            after.append(0 if progress is None else progress.number)
+            after.append(0 if progress is None else progress["round"])
         elif progress is not None and (cell.folder / CHECKPOINT).exists():
             killed.extend(workers())
             for process in killed:

@@ -91,7 +91,7 @@ def stop_at(folder: Path, entry: str, number: int, **settings: Any) -> None:
     experiment = small(settings)
 
     def watch(progress: Progress) -> None:
-        if progress.number == number:
+        if progress["round"] == number:
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(Interrupted):

@@ -35,13 +35,13 @@ def progress_bar(total: float, title: str, quiet: bool) -> Iterator[Callable[[fl
         yield lambda done, words: bar.update(task, completed=done, words=words)
 
 
-def describe(progress: Progress) -> str:
+def describe(progress: Progress, rounds: int) -> str:
     """Round, accuracy and active clients in a few words."""
-    where = f"round {progress.trained}/{progress.rounds}"
-    if progress.phase == "warm-up":
-        where = f"warm-up round {progress.number}"
-    accuracy = "" if progress.accuracy is None else f" · accuracy {progress.accuracy:.3f}"
-    return f"{where}{accuracy} · {progress.active} active"
+    where = f"round {progress['training_round']}/{rounds}"
+    if progress["phase"] == "warm-up":
+        where = f"warm-up round {progress['round']}"
+    accuracy = f" · accuracy {progress['accuracy']:.3f}" if "accuracy" in progress else ""
+    return f"{where}{accuracy} · {progress['active']} active"
 
 
 def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> list[Run]:
@@ -50,8 +50,9 @@ def run_cells(cells: Sequence[Cell], options: argparse.Namespace) -> list[Run]:
     with progress_bar(len(cells), f"{len(cells)} runs", options.quiet) as update:
 
         def report(cell: Cell, progress: Progress | None) -> None:
-            done[cell.folder] = 1.0 if progress is None else progress.trained / progress.rounds
-            words = "done" if progress is None else describe(progress)
+            rounds = cell.experiment.run.rounds
+            done[cell.folder] = progress["training_round"] / rounds if progress else 1.0
+            words = describe(progress, rounds) if progress else "done"
             name = f"{cell.experiment.name}, " if several else ""
             name += f"{cell.rule.label}, seed {cell.seed}"
             update(sum(done.values()), f"{name}: {words}")

@@ -33,12 +33,15 @@ def execute(options: argparse.Namespace) -> int:
     if options.resume and not (folder / MANIFEST).exists():
         print(f"fedsteer: no run to resume in {folder}; starting a new one", file=sys.stderr)
     trackers = [tensorboard_tracker(folder)] if options.track else []
-    with progress_bar(experiment.run.rounds, rule.label, options.quiet) as update:
+    rounds = experiment.run.rounds
+    with progress_bar(rounds, rule.label, options.quiet) as update:
         try:
             run = run_cell(
                 Cell(experiment=experiment, rule=rule, seed=options.seed, folder=folder),
                 resume=options.resume,
-                watch=lambda progress: update(progress.trained, describe(progress)),
+                watch=lambda progress: update(
+                    progress["training_round"], describe(progress, rounds)
+                ),
                 trackers=trackers,
             )
         except Interrupted:

@@ -28,8 +28,7 @@ MEDIANS = {
     "answers": {"asked": "asked", "answered": "answered", "used": "used"},
 }
 """Plot -> its panels -> the column that each shows; see `median_curves`."""
-IDLE = {"variance": 0, "step_factor": 1, "trust": 1}
-"""What a column holds if there is nothing to see."""
+IDLE = {"variance": 0, "step_factor": 1, "trust": 1}  # if there is nothing to see
 
 
 def thinned(items: Sequence[Item], most: int) -> list[Item]:

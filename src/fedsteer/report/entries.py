@@ -19,10 +19,7 @@ from fedsteer.report.statistics import Estimate, estimate
 Item = TypeVar("Item")
 Key = TypeVar("Key")
 
-COMMON = ("data", "partition", "participation", "model", "training", "server")
-"""Sections of an experiment that are the same for all rules of a comparison."""
-NAMED = 4
-"""The most experiments a title names."""
+NAMED = 4  # the most experiments a title names
 FULL = label_of("full")
 """FedAvg with full participation: a yardstick, not FedAvg."""
 
@@ -123,10 +120,11 @@ def _by_settings(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
 
 def _settings(run: Run) -> dict[str, str]:
     """What all runs of a comparison have in common, as text."""
+    common = ("data", "partition", "participation", "model", "training", "server")
     experiment = look(run.manifest, "experiment")
     found = {
         f"{section}.{key}": json.dumps(value)
-        for section in COMMON
+        for section in common
         if isinstance(table := look(experiment, section), dict)
         for key, value in table.items()
         if (section, key) != ("data", "folder")  # depends on the machine only

@@ -8,8 +8,7 @@ from fedsteer.records import Run
 from fedsteer.records.files import look, number
 from fedsteer.report.tables import duration, markdown
 
-PAUSE = 300.0
-"""Seconds without a run after which the next one begins another sitting."""
+PAUSE = 300.0  # seconds without a run, after which the next one begins another sitting
 
 
 def origin(runs: Sequence[Run], commands: Sequence[str] = ()) -> str:

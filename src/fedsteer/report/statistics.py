@@ -12,8 +12,6 @@ T_QUANTILES = (
     *(2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484, 2.0452, 2.0423),
 )
 NORMAL_QUANTILE = 1.959964
-DRAWN_FROM = 3
-"""Seeds: the interval of two is 12.7 standard errors, as high as the picture it would stand in."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +24,8 @@ class Estimate:
 
     @property
     def drawn(self) -> float | None:
-        """`half` for a picture; None if there are too few seeds."""
-        return self.half if self.count >= DRAWN_FROM else None
+        """`half` for a picture; that of two seeds, 12.7 standard errors, would fill it."""
+        return self.half if self.count > 2 else None
 
 
 def t_quantile(freedom: int) -> float:

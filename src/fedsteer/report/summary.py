@@ -15,14 +15,10 @@ from fedsteer.records.names import label_of
 from fedsteer.report.entries import Entry, gather, in_order
 from fedsteer.report.statistics import Estimate, estimate, height
 
-DEFAULT_BASELINE = "fedavg"
-OVER_CLIENTS = ("mean", "std", "p10")
-"""Of the accuracies on the clients' own label mixtures."""
-TOTALS = (
+TOTALS = (  # keys of result.json; `server_bytes` is the peak
     *("server_bytes", "bytes_up", "bytes_down", "uploads"),
     *("warm_up_rounds", "warm_up_uploads", "seconds"),
 )
-"""Keys of result.json; `server_bytes` is the peak."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +72,7 @@ def summarise(
         look(run.manifest, "experiment", "run", "baseline") for one in entries for run in one.runs
     }
     name = recorded.pop() if len(recorded) == 1 else None
-    wanted = baseline or (label_of(name) if isinstance(name, str) else "") or DEFAULT_BASELINE
+    wanted = baseline or (label_of(name) if isinstance(name, str) else "") or "fedavg"
     # Of each experiment the entry with that label, or else the first rule of that name.
     bases = {entry.experiment: entry for entry in reversed(entries) if entry.rule == wanted}
     bases |= {entry.experiment: entry for entry in entries if entry.label == wanted}
@@ -105,7 +101,10 @@ def _estimates(
         "late_difference": _difference(entry, base, Run.late),
         "average": estimate(run.late("average_accuracy") for run in entry.counted),
         **{f"accuracy_{name}": entry.over_seeds("group_accuracy", name) for name in groups},
-        **{f"clients_{name}": entry.over_seeds("client_accuracy", name) for name in OVER_CLIENTS},
+        **{
+            f"clients_{name}": entry.over_seeds("client_accuracy", name)
+            for name in ("mean", "std", "p10")
+        },
         **{name: entry.over_seeds(name) for name in TOTALS},
     }
 

@@ -17,10 +17,7 @@ from fedsteer.report.statistics import Estimate
 from fedsteer.report.summary import Summary
 
 MISSING = "-"
-KEPT_LONGEST = ("memory", "warm-up rounds")
-"""Columns to keep if there is little room; they often tell equal rules apart."""
-SHOWN = 3
-"""Failed runs that are named one by one; `failure.json` in a run's folder has the reason."""
+SHOWN = 3  # failed runs that are named one by one
 ESCAPED = str.maketrans({"\\": "\\\\", "&": "&amp;", "<": "&lt;", "|": "\\|"})
 Form = Callable[[float], str]
 
@@ -128,7 +125,8 @@ def to_text(summary: Summary, width: int | None = None) -> str:
     kept = list(range(len(shown)))
     first = sum(column.words for column in shown) + 1  # names, and the accuracy
     spare = kept[first:-1]  # the number of seeds stays: an accuracy without it says little
-    spare.sort(key=lambda i: (i != first, shown[i].heading not in KEPT_LONGEST, i))
+    longest = ("memory", "warm-up rounds")  # they often tell equal rules apart
+    spare.sort(key=lambda i: (i != first, shown[i].heading not in longest, i))
     while width is not None and sum(len(blocks[i][0]) + 2 for i in kept) - 2 > width and spare:
         kept.remove(spare.pop())
     lines = ["  ".join(line).rstrip() for line in zip(*(blocks[i] for i in kept), strict=True)]

@@ -65,6 +65,7 @@ class Cell:
     rule: RuleSpec
     seed: int
     folder: Path
+    torch_threads: int = 0  # if another machine decided; not part of the experiment
 
 
 def find_rule(experiment: Experiment, text: str) -> RuleSpec:

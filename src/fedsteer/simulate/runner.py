@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from fedsteer.records.files import filled, write_json
 from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
 from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.experiment import Experiment
 from fedsteer.simulate.loop import RoundResult, Simulation
 from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
 from fedsteer.simulate.world import build_world
@@ -33,18 +33,8 @@ PATIENCE = 5.0
 """Seconds to wait for a folder that is in use: workers outlive a killed parent for a moment."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is after a round."""
-
-    trained: int  # training rounds so far ...
-    rounds: int  # ... of all there will be
-    number: int  # of the round, warm-up included
-    phase: str
-    active: int  # clients
-    accuracy: float | None
-
-
+Progress = dict[str, Any]
+"""The row of a run's last round, with the evaluation before it."""
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
 GAVE_UP = (RoundRefused, TrainingFailed)
@@ -101,29 +91,19 @@ class OpenRun:
         write_json(self.cell.folder / FAILURE, {"reason": str(error)})
         self.records.close()
 
-    def progress(self, result: RoundResult) -> Progress:
-        return Progress(
-            trained=self.simulation.trained,
-            rounds=self.simulation.world.experiment.run.rounds,
-            number=self.simulation.number,
-            phase=result.row["phase"],
-            active=result.row["active"],
-            accuracy=self.simulation.last.get("accuracy"),
-        )
 
-
-def open_run(
-    cell: Cell, resume: bool = False, torch_threads: int = 0, trackers: Sequence[Tracker] = ()
-) -> OpenRun | None:
-    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished.
-
-    `torch_threads` overrides the static rule without being part of the experiment, for runs that
-    another machine decided about.
-    """
+def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ()) -> OpenRun | None:
+    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished."""
     found = found_run(cell, resume)
     if found.finished:
         return None
-    settings = _as_before(cell.experiment, found, torch_threads)
+    settings = cell.experiment
+    if (cell.folder / CHECKPOINT).exists():  # numbers must not change midway
+        engine = found.manifest["engine"]
+        before = {"run.engine": engine["name"], "run.threads": engine["threads"]}
+        settings = settings.changed(before)
+    elif cell.torch_threads:
+        settings = settings.changed({"run.threads": cell.torch_threads})
     world = build_world(settings, cell.seed, cell.rule.everybody)
     meant = found.preset_options
     spec = cell.rule if meant is None else replace(cell.rule, preset_options=meant)
@@ -161,13 +141,12 @@ def run_cell(
     watch: Callable[[Progress], None] = lambda progress: None,
     trackers: Sequence[Tracker] = (),
     stop: Callable[[], bool] | None = None,
-    torch_threads: int = 0,
 ) -> Run:
     """One run, here and now; a finished run is left as it is.
 
     `stop` is asked after every round and ends the run as a Ctrl-C would.
     """
-    run = open_run(cell, resume, torch_threads, trackers)
+    run = open_run(cell, resume, trackers)
     if run is not None:
         with closing(run.records):
             run_together([run], lambda cell, progress: watch(progress), stop)
@@ -217,7 +196,7 @@ def _one_round(runs: Sequence[OpenRun], report: Callable[[Cell, Progress], None]
             run.fail(error)
             continue
         run.keep(result)
-        report(run.cell, run.progress(result))
+        report(run.cell, run.simulation.last | result.row)
         left.append(run)
     return left
 
@@ -233,14 +212,6 @@ def found_run(cell: Cell, resume: bool) -> Run:
                 "--resume continues it, --out starts elsewhere"
             )
     return found
-
-
-def _as_before(experiment: Experiment, found: Run, torch_threads: int) -> Experiment:
-    """With the engine and threads of the run to resume, so numbers do not change midway."""
-    if not (found.folder / CHECKPOINT).exists():
-        return experiment.changed({"run.threads": torch_threads}) if torch_threads else experiment
-    engine = found.manifest["engine"]
-    return experiment.changed({"run.engine": engine["name"], "run.threads": engine["threads"]})
 
 
 @contextmanager

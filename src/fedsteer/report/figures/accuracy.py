@@ -16,8 +16,7 @@ AXES = {"train": "training rounds", "all": "all rounds, warm-up included", "sent
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 ABREAST = 2
 HEIGHT_ALONE, HEIGHT = 3.9, 2.6  # inches of a panel
-COMPETES = 0.3
-"""Rules that end this much below the best do not decide which accuracies are shown."""
+COMPETES = 0.3  # rules that end this much below the best do not decide what is shown
 Curves = dict[str, Any]  # rule -> its `accuracy_curve`
 
 

@@ -12,9 +12,9 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, FedsteerError, extra, first_line
@@ -71,8 +71,7 @@ class _Sweep:
 
     def __init__(self, ray: Any, cells: Sequence[Cell], jobs: int, tell: Report) -> None:
         self.ray, self.jobs, self.tell = ray, jobs, tell
-        self.torch_threads = _torch_threads(ray, cells)
-        self.waiting = deque(cells)
+        self.waiting = deque(_with_threads(ray, cells))
         self.running: dict[Any, Task] = {}  # by reference to the result
         self.heard: set[int] = set()  # attempts that have started
         self.losses = dict.fromkeys((cell.folder for cell in cells), 0)
@@ -126,12 +125,11 @@ class _Sweep:
             task = Task(
                 attempt=self.attempts,
                 cell=cell,
-                torch_threads=self.torch_threads[cell.folder],
                 parcel=pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None,
                 send_every=tasks.SEND_EVERY,
             )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
-            cpus = max(1, task.torch_threads)
+            cpus = max(1, cell.torch_threads)
             remote = self.remote.options(num_cpus=cpus, max_retries=0, **gpus)
             self.running[remote.remote(task, self.office)] = task
 
@@ -190,12 +188,11 @@ class _Sweep:
             self.waiting.append(task.cell)
 
 
-def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:
-    """Threads of every run, by folder: as many as on this machine, so that numbers are the same."""
+def _with_threads(ray: Any, cells: Sequence[Cell]) -> Iterator[Cell]:
+    """Every run has as many threads as on this machine, so that numbers are the same."""
     alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
     largest = max((resources.get("CPU", 0.0) for resources in alive), default=0.0)
     usual: dict[int, int] = {}  # by experiment
-    found = {}
     for cell in cells:
         key = id(cell.experiment)
         if (cell.folder / CHECKPOINT).exists():
@@ -211,5 +208,4 @@ def _torch_threads(ray: Any, cells: Sequence[Cell]) -> dict[Path, int]:
                 f"a run has {threads} threads, and no machine of the Ray cluster has as many CPUs; "
                 f"--set run.threads={largest:.0f} makes it fit"
             )
-        found[cell.folder] = threads
-    return found
+        yield replace(cell, torch_threads=threads)

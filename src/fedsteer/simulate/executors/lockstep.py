@@ -19,10 +19,9 @@ from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.runner import OpenRun, Report, open_run, run_together
 from fedsteer.simulate.world import build_world
 
+# What runs in lock-step have in common.
 WORK = attrgetter("data", "model", "training", "run.device", "run.precision")
-"""What runs in lock-step have in common."""
-ROOM = 0.8
-"""Share of the free memory that states may fill."""
+ROOM = 0.8  # share of the free memory that states may fill
 
 
 def run_in_lockstep(

@@ -23,9 +23,7 @@ from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors.lockstep import run_in_lockstep
 from fedsteer.simulate.runner import Interrupted, Progress, Report, polite
 
-TELL_EVERY = 0.5
-"""Seconds between two messages of a worker."""
-
+TELL_EVERY = 0.5  # seconds between two messages of a worker
 BLAS_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 STOPS = (signal.SIGINT, signal.SIGTERM)

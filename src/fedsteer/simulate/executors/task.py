@@ -31,8 +31,7 @@ from fedsteer.records.names import (
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.runner import Interrupted, Progress, run_cell
 
-TELL_EVERY = 0.5
-"""Seconds between two messages of a run."""
+TELL_EVERY = 0.5  # seconds between two messages of a run
 SEND_EVERY = 20.0
 """Seconds between two parcels. Losing a machine costs at most this, and the rounds since the last
 checkpoint."""
@@ -68,7 +67,6 @@ class Task:
 
     attempt: int
     cell: Cell
-    torch_threads: int
     parcel: Parcel | None  # an interrupted run to resume
     send_every: float
     version: str = __version__
@@ -145,7 +143,6 @@ def carry_out(task: Task, office: Any) -> tuple[Parcel, bool]:
                 resume=True,
                 watch=correspondent.watch,
                 stop=lambda: correspondent.stopping,
-                torch_threads=task.torch_threads,
             )
         except Interrupted:
             stopped = True
