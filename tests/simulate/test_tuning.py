@@ -11,7 +11,7 @@ import pytest
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import find_runs, pack_records, read_sheet, runs_of_sheet
 from fedsteer.records.files import write_json
-from fedsteer.records.sheets import join_sheets
+from fedsteer.records.reader import join_sheets
 from fedsteer.report.entries import gather
 from fedsteer.report.figures import table_of
 from fedsteer.simulate.compare import compare_cells

@@ -47,8 +47,7 @@ class Contestant:
 
     def weights(self) -> Weights:
         """The model as it is now."""
-        flat: Weights = self.model().detach().cpu().numpy()
-        return flat
+        return self.model().detach().cpu().numpy()
 
 
 Sides = Mapping[str, Mapping[str, Callable[[Work], Contestant]]]
@@ -82,8 +81,7 @@ class Timetable:
     probabilities: None = None  # FedAvg as the mean over participants needs none
 
     def present(self, round: int) -> NDArray[np.int64]:
-        cohort: NDArray[np.int64] = self.cohorts[(round - 1) % len(self.cohorts)]
-        return cohort
+        return self.cohorts[(round - 1) % len(self.cohorts)]
 
 
 def make_simulation(work: Work, threads: int = 0, device: str = "cpu") -> Simulation:

@@ -51,8 +51,7 @@ class Run:
         """The options that the rule's preset stood for when a run to resume began, if known."""
         if not (self.folder / names.CHECKPOINT).exists():
             return None
-        options: dict[str, Any] | None = look(self.manifest, "rule", "preset_options")
-        return options
+        return look(self.manifest, "rule", "preset_options")
 
     @property
     def seed(self) -> int | None:

@@ -108,8 +108,7 @@ class Diagnostics:
         """Between g_i and the estimate before the refresh; nan without an estimate."""
         before = self.beliefs.before
         lengths = np.sqrt(_positive(self.squared_norms)) * np.sqrt(_positive(before.squares))
-        cosines: Floats = before.products / lengths
-        return cosines
+        return before.products / lengths
 
     @cached_property
     def variance(self) -> float:

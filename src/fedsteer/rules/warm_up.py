@@ -36,8 +36,7 @@ class Collected:
     @property
     def shares(self) -> Floats:
         """d_i = n_i / n."""
-        shares: Floats = self.sizes / self.sizes.sum()
-        return shares
+        return self.sizes / self.sizes.sum()
 
     def gram(self, columns: slice = slice(None)) -> Floats:
         """(N, N) in the order of `slots`."""

@@ -142,8 +142,7 @@ class Experiment:
             old, new = getattr(self, section), table.get(section)
             if isinstance(new, dict) and new.get("name", old.name) != old.name:
                 base = replace(base, **{section: replace(old, options={})})
-        merged: Experiment = _merge(base, table, "")
-        return merged
+        return _merge(base, table, "")
 
     def without_effect(self, settings: Iterable[str]) -> str | None:
         """In words, the first of these settings that changes nothing beside the others."""

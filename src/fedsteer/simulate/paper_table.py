@@ -186,8 +186,7 @@ def _with(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
 def _reading(name: str, base: str) -> dict[str, Any]:
     """The settings of a file in `experiments/readings` for a shipped experiment."""
     table = tomllib.loads(shipped_experiments("readings")[name])
-    settings: dict[str, Any] = table["all"]["set"] | table.get(base, {}).get("set", {})
-    return settings
+    return table["all"]["set"] | table.get(base, {}).get("set", {})
 
 
 def _smaller(experiment: Experiment) -> Experiment:

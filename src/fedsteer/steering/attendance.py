@@ -60,8 +60,7 @@ class Attendance(Component):
 
     @property
     def last(self) -> Integers:
-        last: Integers = self.visits.values[:, LAST]
-        return last
+        return self.visits.values[:, LAST]
 
     def note(
         self, slots: Integers, number: int, clock: int, *, came: int, expected: float | None = None

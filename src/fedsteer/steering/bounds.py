@@ -52,8 +52,7 @@ class NormBound(Component):
         if not longest or self.times is None:
             return np.ones(len(norms))
         own = np.clip(self.times * self.norms[slots][:, 1], longest, TRUSTED * longest)
-        factors: Floats = (own / np.maximum(norms, own)) ** 2
-        return factors
+        return (own / np.maximum(norms, own)) ** 2
 
     def judge(
         self, delta_norm: float, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
@@ -112,8 +111,7 @@ class SizeBound(Component):
         earlier = np.where(earlier > 0, earlier, np.minimum(last, reported))
         usual = float(np.median(self.latest if len(self.latest) else reported))
         limit = self.times * np.maximum(old_sizes, usual)
-        believed: Floats = np.minimum(np.median([earlier, last, reported], axis=0), limit)
-        return believed
+        return np.minimum(np.median([earlier, last, reported], axis=0), limit)
 
     def keep(self, slots: Integers, reported: Floats, sizes: Floats) -> None:
         """What the clients of a round reported, and what was believed."""

@@ -82,8 +82,7 @@ class ServerOptimiser:
 
     def averaged(self, state: State) -> Array | None:
         """The averaged model; None without `average` and before the first step."""
-        average: Array | None = getattr(state.memory, "average", None)
-        return average
+        return getattr(state.memory, "average", None)
 
     def _moved(self, moments: Moments, model: Array, delta: Array) -> tuple[Array, Moments]:
         if self.method == "sgd":

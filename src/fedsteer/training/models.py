@@ -87,8 +87,7 @@ class PreActBlock(nn.Module):  # type: ignore[misc]
         ahead = F.relu(self.norm1(images))
         around = images if self.shortcut is None else self.shortcut(ahead)
         inner = self.conv2(F.relu(self.norm2(self.conv1(ahead))))
-        result: Tensor = inner + around
-        return result
+        return inner + around
 
 
 def preact_resnet18(shape: Shape, classes: int, width: int = 64) -> nn.Module:

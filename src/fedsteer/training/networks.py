@@ -59,8 +59,7 @@ class Network:
     def logits(self, flat: Tensor, images: Tensor) -> Tensor:
         """The module's output under these parameters."""
         views = {p.name: flat[p.start : p.end].view(p.shape) for p in self.parameters}
-        output: Tensor = functional_call(self.module, views, (images,))
-        return output
+        return functional_call(self.module, views, (images,))
 
     def filter_order(
         self, axes: tuple[int, int, int, int], device: torch.device

@@ -132,8 +132,7 @@ class Columns(Component):
         norms = np.sqrt(result.squared_norms)
         steepest = np.full(len(norms), np.inf)
         np.divide(LONGEST, norms, out=steepest, where=norms > 0)
-        followed: Floats = solved * np.minimum(geometry.scale, steepest[:, None])
-        return followed
+        return solved * np.minimum(geometry.scale, steepest[:, None])
 
     def own_coordinates(self, norms: Floats, roles: ColumnRoles) -> Floats:
         """(m, k) |g_i| e_i for core clients and zero for others, as stored.

@@ -45,8 +45,7 @@ class Drift(Component):
     def expected(self, paces: Floats, coordinates: Floats, sums: Floats) -> Floats:
         """(m, k) g^_i of clients with these pi_i and s_i."""
         towards = paces[:, None] * self._mean(sums)
-        expected: Floats = (1.0 - self.alpha) * coordinates + self.alpha * towards
-        return expected
+        return (1.0 - self.alpha) * coordinates + self.alpha * towards
 
     def in_round(
         self, active: Active, rate: float | None, coordinates: Floats, sums: Floats

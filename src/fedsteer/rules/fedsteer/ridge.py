@@ -30,8 +30,7 @@ def ridge_solve(gram: Floats, ridge: float, method: str, scale: Floats, right: F
         return pseudo_inverse(system) * scale @ right
     # Both inverse factors in turn lose no more than two triangular solves; their product would.
     half = np.linalg.inv(lower)
-    solved: Floats = (half * unit).T @ (half * (unit * scale) @ right)
-    return solved
+    return (half * unit).T @ (half * (unit * scale) @ right)
 
 
 def pseudo_inverse(symmetric: Floats, least: float = 0.0) -> Floats:
@@ -39,8 +38,7 @@ def pseudo_inverse(symmetric: Floats, least: float = 0.0) -> Floats:
     values, vectors = np.linalg.eigh(symmetric)
     largest = values[-1] if len(values) else 0.0
     keep = values > max(max(largest, 0.0) * CUT_OFF, least)
-    inverse: Floats = (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
-    return inverse
+    return (vectors[:, keep] / values[keep]) @ vectors[:, keep].T
 
 
 def generalised_inverse(symmetric: Floats) -> Floats:

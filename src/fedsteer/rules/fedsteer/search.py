@@ -77,8 +77,7 @@ class Snapshot:
 
     def scatter(self, rows: Integers) -> Floats:
         """S_jl for j in `rows` and all l."""
-        scattered: Floats = (self.projections[rows] * self.weights) @ self.projections.T
-        return scattered
+        return (self.projections[rows] * self.weights) @ self.projections.T
 
 
 def objective(snapshot: Snapshot, core: Integers, ridge: float) -> float:
@@ -110,8 +109,7 @@ def swap_objectives(
     # A column that depends on the others adds nothing, whatever 0/0 would say.
     room = sigma + lift * ratio
     gain = np.where(room > FLOOR, gained / np.maximum(room, FLOOR), 0.0)
-    after: Floats = snapshot.energy - (trace - gamma / alpha + gain)
-    return after
+    return snapshot.energy - (trace - gamma / alpha + gain)
 
 
 def search(

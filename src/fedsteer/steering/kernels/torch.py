@@ -75,8 +75,7 @@ def _beside(values: Floats | Integers, like: Rows, dtype: torch.dtype) -> Tensor
 
 
 def _host(array: Tensor) -> Floats:
-    values: Floats = array.detach().double().cpu().numpy().copy()
-    return values
+    return array.detach().double().cpu().numpy().copy()
 
 
 def one_pass(sweep: Sweep) -> Pass:

@@ -37,6 +37,5 @@ def activate_(values: Tensor, activation: str) -> Tensor:
 def activation_gradient(outputs: Tensor, back: Tensor, activation: str) -> Tensor:
     """The gradient before an activation with these outputs."""
     if activation == "relu":
-        gradient: Tensor = _threshold_backward(back, outputs, 0)
-        return gradient
+        return _threshold_backward(back, outputs, 0)
     return back * (1 - outputs * outputs) if activation == "tanh" else back
