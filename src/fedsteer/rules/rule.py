@@ -114,7 +114,7 @@ class Rule:
         """Clients leave for good, with all that is known of them. Consumes `state`."""
         memory = self._memory_of(state)
         names, slots = memory.clients.resolve(dict.fromkeys(plain_ids(clients)), silent=True)
-        new_state = State(self.name, state.consume())
+        new_state = state.renew()
         self._acting(memory).forget(memory, slots, memory.clients.sizes[slots])
         memory.clients.leave(names)
         return new_state
@@ -217,7 +217,7 @@ class Rule:
         dropped: Mapping[ClientId, str],
     ) -> Step:
         """Use up the old state and write; until here nothing was written."""
-        new_state, clients = State(self.name, state.consume()), memory.clients
+        new_state, clients = state.renew(), memory.clients
         delta_norm = bound_factor * math.sqrt(outcome.result.delta_squared_norm)
         delta, step_factor, alignment = self._align(memory, outcome, bound_factor, delta_norm)
         if active.resized:

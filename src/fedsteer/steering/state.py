@@ -70,6 +70,10 @@ class State:
         self._memory = None
         return memory
 
+    def renew(self) -> State:
+        """The handle that takes the place of this one, which is used up."""
+        return State(self.rule, self.consume())
+
     def copy(self) -> State:
         """An independent state with equal contents."""
         return State(self.rule, _clone(self.memory))
