@@ -106,7 +106,7 @@ class Visits(MemberSource):
         self.since[slots] = max(number - 1.0, 0.0)
 
     def observe(self, slots: Integers, number: int) -> float:
-        self.visits[slots] += 1.0
+        self.visits.add(slots, 1.0)
         return 0.0
 
     def restart(self, number: int) -> None:
@@ -197,7 +197,7 @@ class Shrunk(Visits):
     def observe(self, slots: Integers, number: int) -> float:
         # Who joined in this round is not counted: that it came is why it is known.
         counted = slots[self.since[slots] < number] if self.newcomers else slots
-        self.visits[counted] += 1.0
+        self.visits.add(counted, 1.0)
         self.all_visits += len(counted)
         self.all_rounds += (self.members - self.newcomers) * (number - self.number)
         self.newcomers, self.number = 0, number

@@ -41,6 +41,10 @@ class Table(Component):
         rows[inside] = self.values[slots[inside]]
         return rows
 
+    def add(self, slots: Integers, amount: float) -> None:
+        """Add to rows; each slot is named once."""
+        self[slots] = self[slots] + amount
+
     def __setitem__(self, slots: Integers, rows: Any) -> None:
         self.reaching(slots)[slots] = rows
 
