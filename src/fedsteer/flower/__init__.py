@@ -1,13 +1,7 @@
-"""Every rule as a drop-in Flower strategy (Message API).
+"""Every rule as a drop-in Flower strategy (Message API); docs/flower.md shows how to use one.
 
-    from fedsteer.flower import FedSteer
-
-    strategy = FedSteer(core_size=10, folder="runs/flower")
-    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=100)
-
-The ClientApp does not change, except with FedProx and Scaffold: see `fedsteer.flower.client`. The
-options are those of `StrategyOptions` and of the rule, which `fedsteer rules fedsteer` lists. The
-default preset is practical.
+The options are those of `StrategyOptions` and of the rule (`fedsteer rules fedsteer`). The default
+preset is practical.
 """
 
 from fedsteer.errors import extra, unknown

@@ -1,10 +1,11 @@
-"""Helpers for clients: reporting an id, and the two rules that change local training.
+"""Helpers for clients: reporting an id, and the rules that change local training.
 
 identity:  ClientApp(mods=[report_identity]) sends the node's partition id along
 FedProx:   add `proximal_penalty(model, message, sent)` to the loss
-SCAFFOLD:  call `add_correction(model, message)` between backward() and step(), report "num-steps"
+SCAFFOLD and FedSteer with `local_rate`:
+           call `add_correction(model, message)` between backward() and step(), report "num-steps"
 
-All other rules need nothing; FedAWE's clients receive the model they go on from as usual. Without
+Other rules need nothing; FedAWE's clients receive the model they continue from as usual. Without
 torch, use `proximal_strength(message)` and `correction(message)`.
 """
 
@@ -62,13 +63,13 @@ def sent_parameters(model: Any, message: Message) -> list[Any]:
 
 
 def correction(message: Message) -> dict[str, NDArray[Any]] | None:
-    """SCAFFOLD's c - c_i by array names; None if the message has none."""
+    """What to add to the gradient, by array names; None if the message has none."""
     record = message.content.array_records.get(CORRECTION)
     return None if record is None else {name: array.numpy() for name, array in record.items()}
 
 
 def add_correction(model: Any, message: Message) -> None:
-    """gradient <- gradient + c - c_i for a torch module, after backward()."""
+    """gradient <- gradient + correction for a torch module, after backward()."""
     record = message.content.array_records.get(CORRECTION)
     if record is None:
         return

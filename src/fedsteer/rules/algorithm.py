@@ -15,15 +15,15 @@ import numpy as np
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.options import LENGTH_OPTIONS, Options
-from fedsteer.steering.aligned_step import AlignedStep
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pass
-from fedsteer.steering.rounds import Active
 
 if TYPE_CHECKING:
     from fedsteer.rules.warm_up import Collected
+    from fedsteer.steering.aligned_step import AlignedStep
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.rounds import Active
 
 Action = Literal["move", "hold", "restart"]
 """What to do with the model: move it by delta, leave it, or start it anew (end of a warm-up)."""

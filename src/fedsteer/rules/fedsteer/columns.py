@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
-from fedsteer.steering.rounds import Active
+
+if TYPE_CHECKING:
+    from fedsteer.steering.rounds import Active
 
 LONGEST = 1e3
 """With magnitude="follow", an update counts as at most this many times as long as a column.

@@ -14,15 +14,18 @@ All of it is in coordinates: only c_i itself has d numbers. A client never seen 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.rules.fedsteer.columns import Geometry
-from fedsteer.rules.fedsteer.owners import ColumnRoles
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Pass
-from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.rules.fedsteer.columns import Geometry
+    from fedsteer.rules.fedsteer.owners import ColumnRoles
+    from fedsteer.steering.rounds import Active
 
 
 @dataclass

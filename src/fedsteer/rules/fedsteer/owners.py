@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError
 from fedsteer.rules.fedsteer.options import FedSteerOptions
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.ids import ClientId, id_order, plain_id
 from fedsteer.steering.kernels import Floats, Integers
-from fedsteer.steering.rounds import Active
+
+if TYPE_CHECKING:
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.rounds import Active
 
 Owners = list[ClientId | None]
 """Whose update each column is; None is a vacant column."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
@@ -39,13 +39,15 @@ from fedsteer.rules.fedsteer.owners import (
     takeovers,
 )
 from fedsteer.rules.options import Options
-from fedsteer.rules.warm_up import Collected
-from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Pairs, Pass
-from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import Table
+
+if TYPE_CHECKING:
+    from fedsteer.rules.warm_up import Collected
+    from fedsteer.steering.clients import Clients
+    from fedsteer.steering.rounds import Active
 
 
 @dataclass
