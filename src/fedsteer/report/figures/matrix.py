@@ -17,8 +17,7 @@ from fedsteer.report.figures.plotting import INK, MUTED, Figure, SubFigure
 from fedsteer.report.styles import LIGHT
 from fedsteer.report.tables import MISSING, count, percent, size, table
 
-LOST = 2
-"""A seed below so many times the accuracy of guessing is at chance."""
+LOST = 2  # a seed below this many times the accuracy of guessing is at chance
 BELOW, ABOVE = -20.0, 5.0  # points to full participation with the deepest colours
 ROW, GAP, MARGIN = 0.25, 0.35, 1.5  # inches of a row, rows between the forms, inches around
 COSTS = (
@@ -205,7 +204,6 @@ def _draw(rows: Rows, settings: Sequence[str], figure: SubFigure) -> None:
     axes.xaxis.tick_top()
     axes.set_xticks(range(len(settings)), settings, color=INK, rotation=40, ha="left")
     axes.set_xlabel("accuracy in %; bold: best with partial participation; ▼ a seed at chance")
-    bar = figure.colorbar(
-        ScalarMappable(scale, shades), ax=axes, extend="both", aspect=30, pad=0.01
-    )
+    colours = ScalarMappable(scale, shades)
+    bar = figure.colorbar(colours, ax=axes, extend="both", aspect=30, pad=0.01)
     bar.set_label("points to full participation")
