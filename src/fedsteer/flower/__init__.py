@@ -1,7 +1,6 @@
 """Every rule as a drop-in Flower strategy (Message API); docs/flower.md shows how to use one.
 
-The options are those of `StrategyOptions` and of the rule (`fedsteer rules fedsteer`). The default
-preset is practical.
+The options are those of `StrategyOptions` and of the rule (`fedsteer rules fedsteer`).
 """
 
 from fedsteer.errors import extra, unknown

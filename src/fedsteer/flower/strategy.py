@@ -14,6 +14,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from flwr.serverapp.strategy.strategy_utils import log_strategy_start_info
+from threadpoolctl import threadpool_limits
 
 from fedsteer.errors import ConfigurationError, RoundRefused
 from fedsteer.flower.asking import (
@@ -209,7 +210,9 @@ class RuleStrategy(Strategy):
         fresh = []
         run.store.settle()
         try:
-            step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
+            # BLAS's threads wait for each other: beside other work a step took ten times as long.
+            with threadpool_limits(1, "blas"):
+                step = self.rule.step(run.state, run.make_round(server_round, reading, asked))
         except RoundRefused as refusal:  # model and state stay as they are
             log(WARNING, "fedsteer: round %s was refused: %s", server_round, refusal)
             reading.failed.update({r.client: f"round refused: {refusal}" for r in reading.usable})

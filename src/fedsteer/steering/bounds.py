@@ -26,8 +26,7 @@ from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.table import Table
 
-LATEST = 100
-"""Updates or sizes that a median is taken over."""
+LATEST = 100  # updates or sizes that a median is taken over
 TRUSTED = 4.0
 """A client's own updates raise the usual length at most this many times."""
 
