@@ -74,7 +74,9 @@ def test_a_finished_run_can_be_extended(tmp_path: Path) -> None:
     before = [(tmp_path / name).read_bytes() for name in FILES]
     assert start(2).asked == []
     assert [(tmp_path / name).read_bytes() for name in FILES] == before
+    assert read_json(tmp_path / "manifest.json")["planned_rounds"] == 2
     assert len(start(3).asked) == 2
+    assert read_json(tmp_path / "manifest.json")["planned_rounds"] == 3
     assert read_json(tmp_path / "result.json")["rounds"] == 3
     assert read_json(tmp_path / "result.json")["accuracy"] == 0.3
 

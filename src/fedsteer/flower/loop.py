@@ -39,6 +39,7 @@ def run_rounds(
     """Run the rounds that are left. If the last evaluation was cut short, repeat it first."""
     run, store, began = strategy.run, strategy.run.store, time.perf_counter()
     result = Result(arrays=run.model.record())
+    store.plan(max(run.number, num_rounds))
 
     def ask(messages: Iterable[Message], **more: Any) -> Iterable[Message]:
         enough = strategy.options.enough

@@ -87,6 +87,14 @@ class RunStore:
         remove_parts(self.folder / CHECKPOINT)
         records.manifest(manifest, flwr=flwr.__version__)
 
+    def plan(self, rounds: int) -> None:
+        """Note how many rounds are wanted, warm-up included; a resumed run may want more."""
+        if self.records is None:
+            return
+        manifest = Run(self.records.folder).manifest
+        if manifest.get("planned_rounds") != rounds:
+            self.records.manifest(manifest | {"planned_rounds": rounds})
+
     def round_begins(self) -> None:
         """Start the clock; close the last round if its loop never evaluated."""
         self.close_round()
