@@ -44,10 +44,21 @@ ALLOWED: dict[str, set[str]] = {
     "records": {"errors", "fedsteer", "steering"},
     "simulate": {"errors", "options", "draws", "steering", "rules", *SIMULATED, "records"},
     "report": {"errors", "records"},
+    "watch": {"errors", "records", "report"},
     "bench": {"draws", "fedsteer", "rules", *BENCHED},
     "flower": {"errors", "options", "draws", "steering", "rules", "records"},
     "experiments": set(),
-    "cli": {"errors", "options", "rules", "data", "records", "simulate", "report", "bench"},
+    "cli": {
+        "errors",
+        "options",
+        "rules",
+        "data",
+        "records",
+        "simulate",
+        "report",
+        "watch",
+        "bench",
+    },
     "__main__": {"cli"},
 }
 

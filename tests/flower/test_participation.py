@@ -15,8 +15,9 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.replies import headline, tidy, weighted_metrics
+from fedsteer.flower.replies import tidy, weighted_metrics
 from fedsteer.records import Run
+from fedsteer.records.rows import headline
 from tests.files import read_json
 from tests.flower.fake import (
     FakeGrid,

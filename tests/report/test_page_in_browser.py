@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 
 from fedsteer.records import RecordWriter, find_runs
 from fedsteer.report import write_page
+from tests.browser import browser, load, show_as, waiting
 from tests.report.made_records import make_comparison, make_result, make_run
 
 pytestmark = pytest.mark.browser
@@ -44,37 +43,11 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    chromedriver = shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    profile = tmp_path_factory.mktemp("profile")
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-background-networking",
-                 "no-first-run", f"user-data-dir={profile}"):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=chromedriver)
-    browser = webdriver.Chrome(options=options, service=service)
-    browser.set_script_timeout(30)
-    yield browser
-    browser.quit()
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
 
 
 Show = Callable[..., Any]
-
-
-def load(driver: Any, address: str) -> None:
-    """Go there, and be there: on a busy machine `get` may return while the old page still is."""
-    driver.get(address)
-    there = "return location.href === arguments[0] && document.readyState === 'complete'"
-    waiting(driver).until(lambda _: driver.execute_script(there, address))
-
-
-def waiting(driver: Any) -> Any:
-    return importlib.import_module("selenium.webdriver.support.wait").WebDriverWait(driver, 30)
 
 
 @pytest.fixture
@@ -84,11 +57,7 @@ def show(driver: Any, page: Path) -> Show:
     def shown(
         width: int = DESKTOP, dark: bool = False, scroll: bool = True, file: Path = page
     ) -> Any:
-        mobile = width < 500
-        screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": mobile}
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        show_as(driver, width, dark)
         load(driver, "about:blank")
         load(driver, file.as_uri())
         if scroll:

@@ -37,7 +37,7 @@ def place(text: str) -> Path:
 
 COMMANDS = tomllib.loads((files("fedsteer.cli") / "commands.toml").read_text())
 """Command -> help, description, epilog and arguments."""
-TYPES = {"int": int, "path": Path, "place": place}
+TYPES = {"int": int, "float": float, "path": Path, "place": place}
 
 
 def build_parser() -> argparse.ArgumentParser:

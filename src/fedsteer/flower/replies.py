@@ -20,6 +20,7 @@ from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
 from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
 from fedsteer.flower.model import Layout, to_named
 from fedsteer.flower.outdated import SentModels
+from fedsteer.records.rows import headline
 from fedsteer.rules import Rule
 from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
 from fedsteer.steering.state import Arrays, State
@@ -29,7 +30,6 @@ VERSION_KEY = "model-version"
 """Where a client may say which round's model it began from: the "server-round" it was sent."""
 CUT_OFF = "did not answer before the round was closed"
 LONGEST_REASON = 2000
-LONGEST_LINE = 200
 MOST_WARNINGS = 3
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 RAISED = re.compile(
@@ -174,12 +174,6 @@ def tidy(reason: str | None) -> str:
     if found := RAISED.fullmatch(text):
         text = f"{found['kind']}: {found['message'].strip()}"
     return text[:LONGEST_REASON].strip() or "no reason given"
-
-
-def headline(reason: str) -> str:
-    """The line that says most: the first one or, of a traceback, the last one."""
-    lines = reason.splitlines()
-    return lines[-1 if "Traceback" in lines[0] else 0][:LONGEST_LINE]
 
 
 def _parse(

@@ -4,7 +4,8 @@ FORMAT = 1
 """Version of the record files, written to the manifest."""
 SEED = "seed-"
 """A comparison keeps its runs in RULE/seed-0, RULE/seed-1, ..."""
-STREAMS = ("rounds", "clients", "timing")
+STREAMS = ("timing", "clients", "rounds")
+"""In the order in which they reach the disk: who finds the row of a round finds the others too."""
 MANIFEST = "manifest.json"
 ARRAYS = "arrays.safetensors"
 MODEL = "model.safetensors"

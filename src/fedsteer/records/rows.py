@@ -11,6 +11,7 @@ OF_A_STEP = (
     *("variance", "condition", "columns"),
 )
 """Diagnostics that are columns of the same name."""
+LONGEST_LINE = 200
 
 
 @dataclass
@@ -98,3 +99,9 @@ def client_rows(
         for client, reason in reasons.items():
             rows.append({"round": number, "client": client, "event": event, "reason": reason})
     return rows
+
+
+def headline(reason: str) -> str:
+    """The line that says most: the first one or, of a traceback, the last one."""
+    lines = reason.splitlines() or [""]
+    return lines[-1 if "Traceback" in lines[0] else 0][:LONGEST_LINE]

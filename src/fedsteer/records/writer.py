@@ -74,10 +74,15 @@ class RecordWriter:
         text = json.dumps(filled(row), separators=(",", ":"))
         self._files[stream].write((text + "\n").encode())
 
-    def flush(self) -> dict[str, int]:
-        """Write all rows to disk; returns the length of each file."""
+    def publish(self) -> None:
+        """Let other programs see all rows; a loss of power may still lose them."""
         for file in self._files.values():
             file.flush()
+
+    def flush(self) -> dict[str, int]:
+        """Write all rows to disk; returns the length of each file."""
+        self.publish()
+        for file in self._files.values():
             os.fsync(file.fileno())
         return {name: file.tell() for name, file in self._files.items()}
 

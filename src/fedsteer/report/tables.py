@@ -118,7 +118,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
     blocks = []  # the lines of every column, all of the same width
     for column in shown:
         texts = [column.heading, *(column.text(row) for row in summary.rows)]
-        cells = [_printable(text) for text in texts]
+        cells = [printable(text) for text in texts]
         wide = max(map(len, cells))
         cells = [cell.ljust(wide) if column.words else cell.rjust(wide) for cell in cells]
         blocks.append([cells[0], "-" * wide, *cells[1:]])
@@ -133,7 +133,7 @@ def to_text(summary: Summary, width: int | None = None) -> str:
     words = note(summary)
     if missing := [column.heading for i, column in enumerate(shown) if i not in kept]:
         words += f" No room here for {', '.join(missing)}."
-    below = textwrap.wrap(_printable(words), width or 100)
+    below = textwrap.wrap(printable(words), width or 100)
     return "\n".join([*lines, "", *below]) + "\n"
 
 
@@ -207,9 +207,9 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collect
 
 
 def markdown(text: str) -> str:
-    return " ".join(_printable(text).split()).translate(ESCAPED)
+    return " ".join(printable(text).split()).translate(ESCAPED)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """No control characters: a label must not steer the terminal."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -60,6 +60,7 @@ class OpenRun:
         self.records.append("timing", result.timing)
         for row in result.clients:
             self.records.append("clients", row)
+        self.records.publish()
         for track in self.trackers:
             track(filled(result.row | result.timing))
         every = self.cell.experiment.run.checkpoint_every
