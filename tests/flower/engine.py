@@ -133,7 +133,7 @@ class Engine:
             "--disable-runtime-dependency-installation",
             *more,
         )
-        self.wait_for(self._listens, 60, "the SuperLink to listen")
+        self.wait_for(self.listens, 60, "the SuperLink to listen")
 
     def supernode(self, name: str, partition: int, key: Path | None = None) -> None:
         security = ["--insecure"]
@@ -162,7 +162,9 @@ class Engine:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def submit(self, source: Path = APP, virtual: int = 0, **config: Any) -> None:
+    def submit(
+        self, source: Path = APP, virtual: int = 0, connection: str = "here", **config: Any
+    ) -> None:
         """Submit a copy of an app; `virtual`: number of nodes, on the simulation engine."""
         app = self.folder / "app"
         if not app.exists():
@@ -170,7 +172,7 @@ class Engine:
         pairs = {key.replace("_", "-"): value for key, value in config.items()}
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in pairs.items())
         simulated = ["--federation-config", f"num-supernodes={virtual}"] if virtual else []
-        said = self.flwr("run", str(app), "here", "--run-config", text, *simulated)
+        said = self.flwr("run", str(app), connection, "--run-config", text, *simulated)
         self.run_id = said.partition("Successfully started run ")[2].split()[0]
 
     def log_of_run(self) -> str:
@@ -194,7 +196,7 @@ class Engine:
                     found.append(int(entry.parent.name))
         return found
 
-    def _listens(self) -> bool:
+    def listens(self) -> bool:
         with socket.socket() as probe:
             probe.settimeout(1)
             return probe.connect_ex((HOST, self.port)) == 0

@@ -36,7 +36,7 @@ def print_once(folder: LiveFolder) -> None:
 def _screen() -> Iterator[Show]:
     if not sys.stdout.isatty():
         yield _appended()
-    elif find_spec("rich") is None:  # Flower's extra does not bring it
+    elif find_spec("rich") is None:  # it comes with the extras, not with the core
         clear = "\x1b[H\x1b[J"
         yield lambda lines: print(clear + "\n".join(map(plain, lines)), flush=True)
     else:
