@@ -29,7 +29,8 @@ if [ ! -e ../superlink/server.pem ]; then
         esac
     done
     printf 'subjectAltName=%s\n' "$names" > names.txt
-    openssl req $new -subj "/CN=superlink" -keyout ../superlink/server.key -out server.csr 2>/dev/null
+    openssl req $new -subj "/CN=superlink" -keyout ../superlink/server.key \
+        -out server.csr 2>/dev/null
     openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days "$days" \
         -extfile names.txt -out ../superlink/server.pem 2>/dev/null
 fi
@@ -37,8 +38,9 @@ fi
 cd ../..
 for site in $sites; do
     mkdir -p "secrets/$site"
-    [ -e "secrets/$site/key" ] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$site" -f "secrets/$site/key"
-    cp "secrets/$site/key.pub" "secrets/cli/$site.pub"
+    key=secrets/$site/key
+    [ -e "$key" ] || ssh-keygen -q -t ecdsa -b 384 -N "" -C "$site" -f "$key"
+    cp "$key.pub" "secrets/cli/$site.pub"
 done
 for who in superlink serverapp cli $sites; do
     cp secrets/authority/ca.pem "secrets/$who/ca.pem"

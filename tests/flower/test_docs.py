@@ -47,13 +47,18 @@ def test_the_snippets_run(tmp_path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert [path.parent.name for path in EXAMPLES] == ["flower-digits", "flower-sklearn"]
+    assert [path.parent.name for path in EXAMPLES] == [
+        "flower-digits",
+        "flower-sklearn",
+        "flower-table1",
+    ]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
 def test_the_configuration_of_an_example_makes_a_strategy(path: Path) -> None:
     flower = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
-    strategy = make_strategy(flower["config"]["rule"], flower["config"])
+    rule, _, preset = flower["config"]["rule"].partition(":")
+    strategy = make_strategy(rule, flower["config"], **({"preset": preset} if preset else {}))
     assert strategy.options.folder is None and strategy.preset == "practical"
     for reference in flower["components"].values():
         module = reference.partition(":")[0].replace(".", "/")

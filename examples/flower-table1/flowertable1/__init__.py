@@ -1,0 +1,1 @@
+"""Table 1 of the FedSteer paper on Flower."""
