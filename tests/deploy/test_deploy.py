@@ -138,19 +138,6 @@ def test_docker_compose_accepts_the_file(deploy: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.skipif(tools_missing() is not None, reason=str(tools_missing()))
-def test_flower_knows_every_option(deploy: Path) -> None:
-    used: dict[str, set[str]] = {}
-    for service in services(deploy).values():
-        tool, *options = service.get("command", ["flwr"])
-        used.setdefault(tool, set()).update(option.partition("=")[0] for option in options)
-    assert len(used) == 4
-    for tool, options in used.items():
-        command = [Path(sys.executable).parent / tool, "--help"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert set(options) <= set(done.stdout.split()), tool
-
-
 @pytest.mark.engine
 @pytest.mark.skipif(tools_missing() is not None, reason=str(tools_missing()))
 def test_the_commands_of_the_compose_file_train(deploy: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Frames on the terminal: in place and in colour with rich, else one below the other."""
+"""Frames on a terminal: in place, and in colour with rich. In a file one is below the other."""
 
 import shutil
 import sys
@@ -20,7 +20,7 @@ def watch(folder: LiveFolder, every: float) -> None:
     with _screen() as show:
         while True:
             frame = folder.look()
-            show(lines_of(frame, *shutil.get_terminal_size(WITHOUT_TERMINAL)))
+            show(lines_of(frame, *_size()))
             if frame.ended:
                 return
             time.sleep(every)
@@ -29,7 +29,12 @@ def watch(folder: LiveFolder, every: float) -> None:
 def print_once(folder: LiveFolder) -> None:
     """Print one frame."""
     with _screen() as show:
-        show(lines_of(folder.look(), *shutil.get_terminal_size(WITHOUT_TERMINAL)))
+        show(lines_of(folder.look(), *_size()))
+
+
+def _size() -> tuple[int, int]:
+    """Columns and lines."""
+    return shutil.get_terminal_size((80, 24) if sys.stdout.isatty() else WITHOUT_TERMINAL)
 
 
 @contextmanager
@@ -37,8 +42,7 @@ def _screen() -> Iterator[Show]:
     if not sys.stdout.isatty():
         yield _appended()
     elif find_spec("rich") is None:  # it comes with the extras, not with the core
-        clear = "\x1b[H\x1b[J"
-        yield lambda lines: print(clear + "\n".join(map(plain, lines)), flush=True)
+        yield _replaced
     else:
         from rich.console import Group
         from rich.live import Live
@@ -46,8 +50,14 @@ def _screen() -> Iterator[Show]:
 
         with Live(auto_refresh=False) as live:
             yield lambda lines: live.update(
-                Group(*(Text.assemble(*line) for line in lines)), refresh=True
+                Group(*(Text.assemble(*line, no_wrap=True) for line in lines)), refresh=True
             )
+
+
+def _replaced(lines: list[Line]) -> None:
+    """Prints a frame where the one before was, as far as there is room."""
+    room = _size()[1] - 1
+    print("\x1b[H\x1b[J" + "\n".join(map(plain, lines[:room])), flush=True)
 
 
 def _appended() -> Show:
