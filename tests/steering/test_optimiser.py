@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedsteer import ConfigurationError, ServerOptimiser, State, StateError
+from fedsteer.errors import Diverged
 from fedsteer.steering.optimiser import METHODS
 from tests.rules.enrolled import packed
 
@@ -137,3 +138,20 @@ def test_the_averaged_model_is_a_mean_that_forgets(method: str, library: Any) ->
     np.testing.assert_array_equal(np.asarray(model), np.asarray(same))  # only beside it
     again = optimiser.averaged(State.unpack(*state.pack(), like=model))
     np.testing.assert_array_equal(np.asarray(again), np.asarray(optimiser.averaged(state)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("library", [np, torch])
+def test_a_step_to_infinity_is_refused_and_nothing_has_moved(method: str, library: Any) -> None:
+    """Nor do moments become infinite, which would hold the model for ever."""
+    optimiser = ServerOptimiser(method, average=3)
+    state, model = optimiser.init(), library.ones(2, dtype=library.float32)
+    model, state = optimiser.step(state, model, 0.1 * model)
+    before = packed(state)
+    for wrong in (np.nan, np.inf, -3e38):
+        with pytest.raises(Diverged, match="not be finite"):
+            optimiser.step(state, 1e38 * model, wrong * library.ones(2, dtype=library.float32))
+    assert packed(state) == before
+    with pytest.raises(Diverged, match="not be finite"):
+        optimiser.step(state, model, 0.1 * model, lambda moved: False)
+    optimiser.step(state, model, 0.1 * model)

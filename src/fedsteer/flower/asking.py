@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from logging import INFO, getLogger
+from logging import INFO, WARNING, getLogger
 from typing import Any
 
 import numpy as np
@@ -94,12 +94,19 @@ class Asked:
 
         Messages expire with their round, so that no client works on an old one.
         """
+
+        def holds(vector: NDArray[Any], what: str, client: str) -> bool:
+            fitting = model.layout.holds(vector)
+            if not fitting:
+                log(WARNING, "fedsteer: %s gets no %s: it is not finite in its type", client, what)
+            return fitting
+
         shared = self.requests.shared
         global_vector = model.layout.flatten(to_named(arrays))
         for node, client in self.clients.items():
             own = self.requests.each.get(client, {})
             start, vector = arrays, global_vector
-            if "start" in own:
+            if "start" in own and holds(own["start"], "model of its own", client):
                 start = model.record_of(own["start"])
                 # As rounded to the model's precision.
                 vector = model.layout.flatten(to_named(start))
@@ -112,7 +119,7 @@ class Asked:
             correction = own.get("correction")
             if "control" in shared:
                 correction = shared["control"] - own.get("control", 0.0)
-            if correction is not None:
+            if correction is not None and holds(correction, "correction", client):
                 zeros = {name: np.zeros_like(array) for name, array in model.rest.items()}
                 content[CORRECTION] = to_record(model.layout.unflatten(correction, zeros))
             self.sent[node] = vector

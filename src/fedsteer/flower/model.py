@@ -1,11 +1,11 @@
 """The global model: named arrays as Flower sends them, a flat vector as rules compute with it.
 
 Floating-point parameters are steered: they form the (d,) vector. All other arrays (integer buffers,
-batch-norm statistics, layers outside the chosen subset) are averaged over the fresh clients, as
-Flower's FedAvg does.
+batch-norm statistics, layers outside the chosen subset) are averaged over the fresh clients
+(`buffers`). Nothing that is not finite becomes a part of the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from io import BytesIO
@@ -16,12 +16,8 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.flower.buffers import Buffers, Named, fault_of, limits
 from fedsteer.steering.state import Arrays, below
-
-STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
-"""Names that torch gives to batch-norm statistics."""
-
-Named = Mapping[str, NDArray[Any]]
 
 
 def to_named(record: ArrayRecord) -> Arrays:
@@ -121,38 +117,19 @@ class Layout:
                 raise DataError(f"{piece.name!r} has shape {array.shape}, not {piece.shape}")
             if array.dtype.kind not in ("f" if piece.place is not None else "fiub"):
                 raise DataError(f"{piece.name!r} has type {array.dtype}, not {piece.dtype}")
-            # The rule checks the steered arrays, which it reads anyway.
-            if piece.place is None and not _fits(array, np.dtype(piece.dtype)):
-                raise DataError(f"{piece.name!r} is not finite in its type, {piece.dtype}")
+            if piece.place is not None:
+                continue  # the rule checks them, and reads them anyway
+            if fault := fault_of(piece.name, array, np.dtype(piece.dtype)):
+                raise DataError(f"{piece.name!r} {fault}")
 
-
-def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether every number is finite and within the range of the type it will have."""
-    if dtype.kind == "b":
-        low, high = 0.0, 1.0
-    else:
-        limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
-        low, high = float(limits.min), float(limits.max)
-    lowest, highest = array.min(initial=0), array.max(initial=0)
-    return bool(np.isfinite(array).all() and low <= lowest and highest <= high)
-
-
-def averaged(rests: Sequence[Named], sizes: Sequence[float], old: Named) -> Arrays:
-    """The unsteered arrays, averaged over fresh clients by data points; without any, the old."""
-    if not rests:
-        return dict(old)
-    shares = np.asarray(sizes, np.float64) / np.sum(sizes)
-    result = {}
-    for name, before in old.items():
-        if all(np.array_equal(rest[name], before) for rest in rests):
-            result[name] = before  # a float64 mean cannot hold every integer
-            continue
-        mean = sum(
-            share * rest[name].astype(np.float64) for share, rest in zip(shares, rests, strict=True)
-        )
-        whole = before.dtype.kind in "iub"
-        result[name] = (np.rint(mean) if whole else np.asarray(mean)).astype(before.dtype)
-    return result
+    def holds(self, flat: NDArray[Any]) -> bool:
+        """Whether all numbers of a (d,) vector are finite in the types they will be sent in."""
+        for piece in self.pieces:
+            if piece.place is not None:
+                part, (low, high) = flat[piece.place], limits(np.dtype(piece.dtype))
+                if not (low <= part.min(initial=0) and part.max(initial=0) <= high):  # nan is not
+                    return False
+        return True
 
 
 class GlobalModel:
@@ -166,16 +143,29 @@ class GlobalModel:
         named = to_named(record)
         self.layout = Layout(named, steer, buffers)
         self.vector: NDArray[Any] = self.layout.flatten(named)  # (d,)
-        self.rest = self.layout.rest(named)
+        self.buffers = Buffers(self.layout.rest(named))
+        self._refuse_not_finite("the initial arrays")
         self._initial = self.vector, self.rest
         self._last_record = dict(record)
+
+    @property
+    def rest(self) -> Arrays:
+        """The arrays that are not steered."""
+        return self.buffers.arrays
+
+    def _refuse_not_finite(self, what: str) -> None:
+        rest = {name: np.isfinite(array).all() for name, array in self.rest.items()}
+        if not (self.layout.holds(self.vector) and all(rest.values())):
+            names = [name for name, finite in rest.items() if not finite] or ["those to steer"]
+            raise ConfigurationError(f"{what} hold numbers that are not finite, in {names[0]!r}")
 
     def take(self, record: ArrayRecord) -> None:
         """Adopt arrays that other code changed since `record()`, for example by adding noise."""
         if dict(record) != self._last_record:
             named = to_named(record)
             self.layout.check(named)
-            self.vector, self.rest = self.layout.flatten(named), self.layout.rest(named)
+            self.vector, self.buffers.arrays = self.layout.flatten(named), self.layout.rest(named)
+            self._refuse_not_finite("the arrays of this round")
             self._last_record = dict(record)
 
     def record(self) -> ArrayRecord:
@@ -190,7 +180,7 @@ class GlobalModel:
 
     def restart(self) -> None:
         """Go back to the model that the run began with."""
-        self.vector, self.rest = self._initial
+        self.vector, self.buffers.arrays = self._initial
 
     def describe(self) -> list[list[Any]]:
         """Names, shapes, and what is steered, as JSON."""
@@ -202,8 +192,10 @@ class GlobalModel:
         first, first_rest = self._initial
         arrays = {"model": self.vector, "initial": first}
         arrays |= {f"rest/{name}": array for name, array in self.rest.items()}
-        return arrays | {f"initial-rest/{name}": array for name, array in first_rest.items()}
+        arrays |= {f"initial-rest/{name}": array for name, array in first_rest.items()}
+        return arrays | self.buffers.pack()
 
     def restore(self, arrays: Arrays) -> None:
-        self.vector, self.rest = arrays["model"], below("rest/", arrays)
+        self.vector, self.buffers.arrays = arrays["model"], below("rest/", arrays)
+        self.buffers.restore(arrays)
         self._initial = arrays["initial"], below("initial-rest/", arrays)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.flower.buffers import STATISTICS
 from fedsteer.flower.identity import client_name
-from fedsteer.flower.model import STATISTICS
 from fedsteer.options import check_options, listed, numbers_by_client, option
 from fedsteer.records import Run
 from fedsteer.records.names import label_of

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, Diverged
 from fedsteer.flower.asking import Asked, array_bytes, log
 from fedsteer.flower.back_off import BackOff
 from fedsteer.flower.identity import Identities, few
-from fedsteer.flower.model import GlobalModel, averaged
+from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.flower.outdated import SentModels
 from fedsteer.flower.replies import Reading, Reply, warn_of
@@ -229,8 +229,14 @@ class ServerRun:
         warn_of("%s was silent for %s rounds, and counts as gone until it answers", found.gone)
         model = self.model
         if step.action == "move":
-            model.vector, self.moments = self.optimiser.step(self.moments, model.vector, step.delta)
-            model.rest = averaged([r.rest for r in fresh], [r.size for r in fresh], model.rest)
+            try:
+                model.vector, self.moments = self.optimiser.step(
+                    self.moments, model.vector, step.delta, model.layout.holds
+                )
+            except Diverged as error:
+                log(WARNING, "fedsteer: the model stays as it is: %s", error)
+            believed = dict(zip(found.clients, found.sizes.tolist(), strict=True))
+            model.buffers.average([r.rest for r in fresh], [believed[r.client] for r in fresh])
         elif step.action == "restart":
             model.restart()
             self.moments = self.optimiser.init()

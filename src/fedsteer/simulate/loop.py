@@ -112,17 +112,18 @@ class Simulation:
         requests, training = asked.requests, asked.training
         try:
             step = self.rule.step(self.state, self._answers(requests, trained))
+            self.state = step.state
+            if step.action == "move":
+                moved = self.optimiser.step(self.moments, self.model, step.delta)
+                self.model, self.moments = moved
+            elif step.action == "restart":
+                self.model, self.moments = self.initial, self.optimiser.init()
         except Diverged as error:
             raise Diverged(
                 f"training diverges in round {self.number}: {error}; a lower training.rate or "
                 f"options.{self.rule.name}.norm_bound may help",
                 error.clients,
             ) from error
-        self.state = step.state
-        if step.action == "move":
-            self.model, self.moments = self.optimiser.step(self.moments, self.model, step.delta)
-        elif step.action == "restart":
-            self.model, self.moments = self.initial, self.optimiser.init()
         self.trained += training
         clock.append(perf_counter())
         evaluation: dict[str, Any] = {}

@@ -15,20 +15,30 @@ With average = R, a mean of the model over about R moves is kept beside it:
 
     a <- a + (w - a) / min(t, R)        after move t
 
-It is often better than the last model if steps are long and the clients of a round differ.
+It is often better than the last model if steps are long and the clients of a round differ. A step
+whose result is not finite raises `Diverged`, and nothing has moved.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedsteer.errors import StateError
+import numpy as np
+
+from fedsteer.errors import Diverged, StateError
 from fedsteer.options import check_options, option
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array
 from fedsteer.steering.state import State
 
 METHODS = ("sgd", "momentum", "adam", "yogi")
+
+
+def is_finite(array: Array) -> bool:
+    """Whether all numbers are, in NumPy and in torch; of nan both make nan."""
+    return math.isfinite(array.max()) and math.isfinite(array.min())
 
 
 @dataclass
@@ -66,17 +76,27 @@ class ServerOptimiser:
         """The state before the first step."""
         return State(f"optimiser {self.method}", Moments())
 
-    def step(self, state: State, model: Array, delta: Array) -> tuple[Array, State]:
-        """The moved model (a new array) and the next state."""
+    def step(
+        self,
+        state: State,
+        model: Array,
+        delta: Array,
+        holds: Callable[[Array], bool] = is_finite,
+    ) -> tuple[Array, State]:
+        """The moved model (a new array) and the next state; `holds`: whether it can be used."""
         if state.rule != f"optimiser {self.method}":
             raise StateError(f"a state of {state.rule} was given to optimiser {self.method}")
         moments = state.memory
         assert isinstance(moments, Moments)
-        moved, after = self._moved(moments, model, delta)
-        if self.average:
-            after.moves = moments.moves + 1
-            before = moved if moments.average is None else moments.average
-            after.average = before + (moved - before) / min(after.moves, self.average)
+        with np.errstate(over="ignore", invalid="ignore"):  # it shows in the result
+            moved, after = self._moved(moments, model, delta)
+            if self.average:
+                after.moves = moments.moves + 1
+                before = moved if moments.average is None else moments.average
+                after.average = before + (moved - before) / min(after.moves, self.average)
+        kept = (after.first, after.second, after.average)
+        if not (holds(moved) and all(is_finite(array) for array in kept if array is not None)):
+            raise Diverged("after this step the model would not be finite in its type")
         state.consume()  # only now: an error leaves the state as it was
         return moved, State(state.rule, after)
 
