@@ -38,7 +38,7 @@ def with_update(value: float) -> Callable[[Round], Round]:
 
 def with_vector(name: str, value: float) -> Callable[[Round], Round]:
     def change(round: Round) -> Round:
-        values = [0.5] * len(round.clients)
+        values = [2.0 if name == "steps" else 0.5] * len(round.clients)
         values[1] = value
         return replace(round, **{name: values})
 
@@ -78,7 +78,10 @@ FAULTS: dict[str, tuple[Callable[[Round], Round], str]] = {
     "size below 0": (with_vector("sizes", -3.0), "positive and finite"),
     "size nan": (with_vector("sizes", np.nan), "positive and finite"),
     "size infinite": (with_vector("sizes", np.inf), "positive and finite"),
-    "steps 0": (with_vector("steps", 0.0), "positive and finite"),
+    "steps 0": (with_vector("steps", 0.0), "whole number from 1"),
+    "steps next to 0": (with_vector("steps", 5e-324), "whole number from 1"),
+    "half a step": (with_vector("steps", 1.5), "whole number from 1"),
+    "endless steps": (with_vector("steps", 1e10), "whole number from 1 to 1e\\+09"),
     "stranger": (stranger, "unknown"),
 }
 every_fault = pytest.mark.parametrize("fault", FAULTS)

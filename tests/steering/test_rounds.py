@@ -104,11 +104,15 @@ def test_vectors_of_another_shape_are_refused(name: str, bad: Any) -> None:
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1.5])
 def test_impossible_numbers_are_faults(name: str, bad: float) -> None:
     _, faults = settle([0, 1, 2], np.ones((3, DIM)), **{name: [1.0, bad, 1.0]})
-    if bad == 1.5 and name != "probabilities":
+    if bad == 1.5 and name == "sizes":
         assert not faults
     else:
-        wanted = "in (0, 1]" if name == "probabilities" else "positive and finite (at most 1e+15)"
-        assert faults == {1: f"{name} must be {wanted}"}
+        wanted = {
+            "probabilities": "in (0, 1]",
+            "sizes": "positive and finite (at most 1e+15)",
+            "steps": "a whole number from 1 to 1e+09",
+        }
+        assert faults == {1: f"{name} must be {wanted[name]}"}
 
 
 def test_repeated_clients_are_both_at_fault() -> None:
@@ -153,12 +157,13 @@ IMPOSSIBLE = {name: kind.high * 2 for name, kind in PER_CLIENT.items()}
 def test_a_declared_vector_is_checked_dropped_with_its_client_and_reaches_algorithms(
     name: str,
 ) -> None:
-    given: Any = {name: [1.0, IMPOSSIBLE[name], 0.5]}
+    last = 2.0 if PER_CLIENT[name].whole else 0.5
+    given: Any = {name: [1.0, IMPOSSIBLE[name], last]}
     settled, faults = settle(["a", "b", "c"], np.ones((3, DIM)), **given)
     assert faults == {1: f"{name} {PER_CLIENT[name].must}"}
     checked = check_round(settled.without({1}), DIM)
     left = checked.round
-    assert not checked.faults and getattr(left, name).tolist() == [1.0, 0.5]
+    assert not checked.faults and getattr(left, name).tolist() == [1.0, last]
     clients = enrol_population(DIM, None, Known(), None)
     active, _ = clients.activate(checked, uses_probabilities=False, max_weight=None)
     assert active is not None

@@ -48,7 +48,7 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
     for name, values in vectors.items():
         kind = PER_CLIENT[name]
         for position, value in enumerate(values.tolist()):
-            if kind.low <= value <= kind.high:  # nan is not
+            if kind.allows(value):
                 continue
             if refresh and clients[position] in refresh and kind.if_refreshed is not None:
                 values[position] = kind.if_refreshed

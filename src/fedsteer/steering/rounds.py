@@ -14,7 +14,9 @@ from fedsteer.steering.kernels import Array, Flags, Floats, Integers, Kernels, P
 from fedsteer.steering.population import PopulationEstimate
 
 LARGEST_COUNT = 1e15
-"""Points or steps of a client: their sums are exact, and no product overflows."""
+"""Points of a client: their sums are exact, and no product overflows."""
+MOST_STEPS = 1e9
+"""Local steps of a client in a round."""
 RAREST = 1e-280
 """The smallest probability: many of its inverses times LARGEST_COUNT still sum to a number."""
 NOT_FINITE = "sent a non-finite update, or one with numbers too large to compute with"
@@ -30,8 +32,13 @@ class PerClient:
     low: float = math.ulp(0.0)
     high: float = LARGEST_COUNT
     must: str = f"must be positive and finite (at most {LARGEST_COUNT:.0e})"
+    whole: bool = False
     metric: str | None = None  # key in the metrics of a Flower client; None: not from clients
     if_refreshed: float | None = None  # in place of an impossible number of a refreshed client
+
+    def allows(self, value: float) -> bool:
+        """Whether a client may have this number; nobody may have nan."""
+        return self.low <= value <= self.high and (not self.whole or value.is_integer())
 
 
 def per_client(**declared: Any) -> Any:
@@ -54,7 +61,7 @@ class Round:
                     of m vectors, which are not copied into a matrix if the model is large
     probabilities   (m,) p_i, if the rule takes them as known
     sizes           (m,) data points n_i, if they changed or a client is new
-    steps           (m,) local steps taken (SCAFFOLD)
+    steps           (m,) local steps taken (SCAFFOLD, FedSteer's drift): whole numbers
     starts          (m, d) models the clients started from, if not the global one (FedAWE)
     model           (d,) the global model the round started from (FedAWE)
     refresh         ids among `clients` that were asked only to refresh what is known of them
@@ -69,7 +76,13 @@ class Round:
         low=RAREST, high=1.0, must="must be in (0, 1]", if_refreshed=1.0
     )
     sizes: Any = per_client()
-    steps: Any = per_client(metric="num-steps")
+    steps: Any = per_client(
+        low=1.0,
+        high=MOST_STEPS,
+        must=f"must be a whole number from 1 to {MOST_STEPS:.0e}",
+        whole=True,
+        metric="num-steps",
+    )
     starts: Array | None = None
     model: Array | None = None
     refresh: Sequence[ClientId] | None = None

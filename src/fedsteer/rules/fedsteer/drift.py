@@ -9,6 +9,10 @@ With the clients seen so far, v_i = Q s_i / pi_i and v = sum n_i v_i / sum n_i,
     of all clients  sum n_i g^_i = (1 - alpha) u + alpha v sum n_i pi_i
 
 All of it is in coordinates: only c_i itself has d numbers. A client never seen is sent nothing.
+
+pi_i is what a client says, and g^_i grows with it. So one that took more than ten times the usual
+steps (the median of the latest hundred) counts as never seen: its pi_i is 0, and nothing of its
+update is taken for a correction.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedsteer.steering.bounds import LATEST
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Pass
 from fedsteer.steering.table import Table
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
     from fedsteer.rules.fedsteer.columns import Geometry
     from fedsteer.rules.fedsteer.owners import ColumnRoles
     from fedsteer.steering.rounds import Active
+
+
+TIMES = 10.0
+"""A client that took so many times the usual steps takes no part in the correction."""
 
 
 @dataclass
@@ -39,6 +48,7 @@ class Drift(Component):
     paces: Table = field(default_factory=lambda: Table.empty(0))  # (N,) pi_i; 0: never seen
     points: float = 0.0  # sum of their n_i
     moved: float = 0.0  # sum of their n_i pi_i
+    latest: Floats = field(default_factory=lambda: np.zeros(0))  # steps of the latest clients
 
     def corrections(self, paces: Floats, coordinates: Floats, sums: Floats) -> Floats:
         """(m, k) c_i of clients with these pi_i and s_i."""
@@ -56,13 +66,16 @@ class Drift(Component):
         """What clients with these s_i were expected to send, and what their corrections added."""
         assert rate is not None
         steps = active.round.steps if len(active.slots) else np.zeros(0)
-        before, paces = self.paces[active.slots], rate * steps
+        known = steps if not len(self.latest) else self.latest
+        usual = float(np.median(known)) if len(known) else 0.0
+        before, paces = self.paces[active.slots], rate * np.where(steps <= TIMES * usual, steps, 0)
         added = paces * active.fresh  # clients that are only refreshed are sent nothing
         if active.update_factors is not None:
             added = added * active.update_factors
         return Corrected(
             before=before,
             paces=paces,
+            steps=steps,
             expected=self.expected(before, coordinates, sums),
             total=(1.0 - self.alpha) * sums[0] + self.alpha * self.moved * self._mean(sums),
             added=added[:, None] * self.corrections(before, coordinates, sums),
@@ -72,9 +85,10 @@ class Drift(Component):
         """Take in the paces; returns the (2, m) weights in `sums` before the round and after it."""
         old, new = active.old_sizes, active.sizes
         before, after = corrected.before, corrected.paces
-        self.points += float(new.sum() - old[before > 0].sum())
+        self.points += float(new[after > 0].sum() - old[before > 0].sum())
         self.moved += float(new @ after - old @ before)
         self.paces[active.slots] = after
+        self.latest = np.concatenate([self.latest, corrected.steps])[-LATEST:]
         return _weights(old, before), _weights(new, after)
 
     def count(self, sizes: Floats) -> Floats:
@@ -94,6 +108,7 @@ class Corrected:
 
     before: Floats  # (m,) pi_i at their last visit; 0: never seen
     paces: Floats  # (m,) pi_i, by this round's steps
+    steps: Floats  # (m,)
     expected: Floats  # (m, k) g^_i
     total: Floats  # (k,) sum n_i g^_i over all clients
     added: Floats  # (m, k) pi_i c_i
