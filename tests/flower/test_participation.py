@@ -15,7 +15,8 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedsteer import ConfigurationError, RoundRefused
 from fedsteer.flower import FedAvg, FedSteer, FedVARP, Scaffold
-from fedsteer.flower.replies import tidy, weighted_metrics
+from fedsteer.flower.metrics import weighted_metrics
+from fedsteer.flower.replies import tidy
 from fedsteer.records import Run
 from fedsteer.records.rows import headline
 from tests.files import read_json
@@ -331,14 +332,16 @@ def test_metrics_are_averaged_as_flower_does() -> None:
         RecordDict({"m": MetricRecord({"num-examples": n, "loss": x, "per-class": [x, 2 * x]})})
         for n, x in ((10, 1.0), (30, 5.0), (5, 2.0))
     ]
-    ours, theirs = (
+    (ours, odd), theirs = (
         f(contents, "num-examples") for f in (weighted_metrics, aggregate_metricrecords)
     )
+    assert not odd
     assert set(ours) == set(theirs)
     for key in theirs:
         np.testing.assert_allclose(ours[key], theirs[key])
-    odd = [*contents, RecordDict({"m": MetricRecord({"num-examples": 1, "other": 1.0})})]
-    assert set(weighted_metrics(odd, "num-examples")) == set()
+    other = RecordDict({"m": MetricRecord({"num-examples": 1, "other": 1.0})})
+    assert weighted_metrics([*contents, other], "num-examples")[0] == ours
+    assert not weighted_metrics([contents[0], other], "num-examples")[0]
 
 
 def test_diagnostics_are_added_to_the_clients_metrics() -> None:

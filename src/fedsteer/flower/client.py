@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import CORRECTION
-from fedsteer.flower.replies import number_in
+from fedsteer.flower.metrics import number_in
 
 
 def report_identity(

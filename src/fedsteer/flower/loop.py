@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from logging import INFO, WARNING
@@ -110,22 +111,36 @@ def run_rounds(
 def recall(result: Result, first: Mapping[str, Any], rows: Iterable[Row]) -> None:
     """Fill in the rounds before a resume, from their records; `first` is the first evaluation."""
     if first:
-        result.evaluate_metrics_serverapp[0] = MetricRecord(dict(first))
+        result.evaluate_metrics_serverapp[0] = recorded(first)
     for row in rows:
         number, evaluation = row["round"], row.get("evaluation", {})
         result.train_metrics_clientapp[number] = train_metrics(row)
         if "clients" in evaluation:
-            result.evaluate_metrics_clientapp[number] = MetricRecord(evaluation["clients"])
+            result.evaluate_metrics_clientapp[number] = recorded(evaluation["clients"])
         if "server" in evaluation:
-            result.evaluate_metrics_serverapp[number] = MetricRecord(evaluation["server"])
+            result.evaluate_metrics_serverapp[number] = recorded(evaluation["server"])
+
+
+def recorded(metrics: Mapping[str, Any]) -> MetricRecord:
+    """Metrics as they were before they became JSON, which has no nan."""
+
+    def number(value: Any) -> Any:
+        return math.nan if value is None else value
+
+    return MetricRecord(
+        {
+            name: [number(one) for one in value] if isinstance(value, list) else number(value)
+            for name, value in metrics.items()
+        }
+    )
 
 
 def train_metrics(row: Row) -> MetricRecord:
     """The clients' metrics of a round and, with the prefix "fedsteer-", those of the rule."""
-    found = MetricRecord(row.get("training") or {})
+    found = recorded(row.get("training") or {})
     for column in COLUMNS:
         value = row.get(column)
-        found[f"fedsteer-{column.replace('_', '-')}"] = float("nan") if value is None else value
+        found[f"fedsteer-{column.replace('_', '-')}"] = math.nan if value is None else value
     return found
 
 

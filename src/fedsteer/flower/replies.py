@@ -12,17 +12,18 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
-from fedsteer.flower.identity import REPORTED_KEYS, Identities, reported_id
+from fedsteer.flower.identity import Identities, reported_id
+from fedsteer.flower.metrics import data_points, is_possible, number_in
 from fedsteer.flower.model import Layout, to_named
 from fedsteer.flower.outdated import SentModels
 from fedsteer.records.rows import headline
 from fedsteer.rules import Rule
-from fedsteer.steering.rounds import LARGEST_COUNT, REPORTED
+from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import Arrays, State
 
 LOSS_KEYS = ("train_loss", "train-loss", "loss")
@@ -199,43 +200,7 @@ def _parse(
         update=layout.flatten(named, asked.sent[node]),
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
-        loss=next((loss for loss in losses if loss is not None), None),
+        loss=next((x for x in losses if x is not None and is_possible("loss", x)), None),
         rest=layout.rest(named),
         content=content,
     )
-
-
-def number_in(records: Mapping[str, Mapping[str, Any]], key: str) -> float | None:
-    """The number that one of these records has under this key, if there is one."""
-    for record in records.values():
-        value = record.get(key)
-        if isinstance(value, (int, float)):
-            return float(value)
-    return None
-
-
-def data_points(content: RecordDict, key: str) -> float | None:
-    """The client's number of data points, if it reports a usable one."""
-    size = number_in(content.metric_records, key)
-    return size if size is not None and 0 < size <= LARGEST_COUNT else None
-
-
-def weighted_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Means over the clients' metrics, weighted by data points, as Flower's FedAvg takes them.
-
-    A key that is missing from one reply is left out; it does not fail the round.
-    """
-    weights = np.array([number_in(c.metric_records, weighted_by_key) or 0.0 for c in contents])
-    shares = weights / (weights.sum() or 1.0)
-    tables = [
-        {key: value for record in content.metric_records.values() for key, value in record.items()}
-        for content in contents
-    ]
-    result = MetricRecord()
-    for key in tables[0]:
-        if key == weighted_by_key or key in REPORTED_KEYS or any(key not in t for t in tables):
-            continue
-        values = [np.asarray(table[key], np.float64) for table in tables]
-        if len({value.shape for value in values}) == 1:
-            result[key] = np.tensordot(shares, np.stack(values), axes=1).tolist()
-    return result

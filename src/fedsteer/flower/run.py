@@ -251,6 +251,7 @@ class ServerRun:
         reading: Reading,
         diagnostics: Diagnostics,
         metrics: Mapping[str, Any],
+        left_out: int = 0,
     ) -> dict[str, Any]:
         """End the round: write down what happened and save; return its row of rounds.jsonl."""
         training = diagnostics.phase == "train"
@@ -272,6 +273,7 @@ class ServerRun:
             **columns,
             train_loss=float(np.mean(losses)) if losses else None,
             training=dict(metrics) or None,
+            metrics_left_out=left_out,
         )
         if self.options.back_off:
             self.back_off.note(number, reading.answered, reading.missed)

@@ -20,7 +20,7 @@ from fedsteer.flower.model import to_named
 from fedsteer.options import listed
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.checkpoint import remove_parts
-from fedsteer.records.files import filled, plain, utc_now, write_atomically
+from fedsteer.records.files import filled, number, plain, utc_now, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
 from fedsteer.records.rows import Tracker
 from fedsteer.steering.state import Arrays
@@ -144,6 +144,11 @@ class RunStore:
             self.best = merit
             self.write_model(BEST, arrays)
 
+    def left_out(self, count: int) -> None:
+        """So many clients reported impossible metrics in an evaluation."""
+        if self.pending is not None:
+            self.pending["metrics_left_out"] = self.pending.get("metrics_left_out", 0) + count
+
     def evaluated(self, metrics: Mapping[str, Any], source: str) -> None:
         """Add an evaluation by "clients" or "server" to the row; the server's has priority."""
         numbers = {key: value for key, value in metrics.items() if isinstance(value, (int, float))}
@@ -200,10 +205,10 @@ class RunStore:
 
 
 def merit_of(row: Row) -> tuple[bool, float] | None:
-    """How good an evaluation is: an accuracy beats every loss."""
-    if "accuracy" in row:
-        return True, row["accuracy"]
-    return (False, -row["loss"]) if "loss" in row else None
+    """How good an evaluation is: an accuracy beats every loss; nan is none."""
+    if (accuracy := number(row, "accuracy")) is not None:
+        return True, accuracy
+    return None if (loss := number(row, "loss")) is None else (False, -loss)
 
 
 def accuracy_and_loss(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ the model. The strategy only translates. Its parts: requests to nodes (`asking`)
 (`run`), and what goes to disk (`store`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, Self
 
@@ -27,15 +27,14 @@ from fedsteer.flower.asking import (
 )
 from fedsteer.flower.identity import client_name
 from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
+from fedsteer.flower.metrics import data_points, weighted_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
 from fedsteer.flower.replies import (
     CUT_OFF,
-    data_points,
     leave_out_mistaken,
     leave_out_outdated,
     read_replies,
     warn_of,
-    weighted_metrics,
 )
 from fedsteer.flower.run import ServerRun
 from fedsteer.records.rows import Tracker
@@ -53,7 +52,7 @@ class RuleStrategy(Strategy):
 
     preset                      "practical", or "paper" with estimated probabilities
     train_metrics_aggr_fn,      as in Flower: (contents of replies, weighted_by_key) -> metrics;
-    evaluate_metrics_aggr_fn    by default means weighted by data points
+    evaluate_metrics_aggr_fn    by default means weighted by data points, of what is possible
     callbacks                   functions, called after each round with its row as a dict
     options                     those of `StrategyOptions` and of the rule
     """
@@ -73,8 +72,8 @@ class RuleStrategy(Strategy):
         meant = self.options.meaning_of(preset, RULES[self.rule_name])
         self.rule = make_rule(self.rule_name, **(meant | rule_options))
         self.preset = preset
-        self.train_metrics = train_metrics_aggr_fn or weighted_metrics
-        self.evaluate_metrics = evaluate_metrics_aggr_fn or weighted_metrics
+        self.train_metrics = train_metrics_aggr_fn
+        self.evaluate_metrics = evaluate_metrics_aggr_fn
         self.run = ServerRun(self.rule, self.options, preset, meant, callbacks)
         self._own_loop = False  # whether our `start` runs the rounds
         self._timeout: float | None = None  # of a round; other loops do not tell
@@ -220,12 +219,14 @@ class RuleStrategy(Strategy):
         else:
             diagnostics = step.diagnostics
             fresh = run.take_step(step, reading.usable)
-        self._asked, failure = None, None
+        self._asked, failure, metrics, left_out = None, None, None, 0
         try:
-            metrics = self.train_metrics([r.content for r in fresh], key) if fresh else None
+            if fresh:
+                told = [(reply.client, reply.content) for reply in fresh]
+                metrics, left_out = self._averaged(self.train_metrics, told)
         except Exception as error:  # the user's own: raised once the round is on disk
-            metrics, failure = None, error
-        row = run.end_round(server_round, asked, reading, diagnostics, metrics or {})
+            failure = error
+        row = run.end_round(server_round, asked, reading, diagnostics, metrics or {}, left_out)
         arrays = run.model.record()
         if failure is not None:
             raise failure
@@ -253,12 +254,30 @@ class RuleStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Average the metrics of the replies."""
-        key = self.options.weighted_by_key
-        contents = [reply.content for reply in replies if not reply.has_error()]
-        usable = [content for content in contents if data_points(content, key) is not None]
-        metrics = self.evaluate_metrics(usable, key) if usable else None
+        key, store = self.options.weighted_by_key, self.run.store
+        client_of, own = self.run.identities.expected, self.evaluate_metrics
+        told = [
+            (client_of(reply.metadata.src_node_id), reply.content)
+            for reply in replies
+            if not reply.has_error()
+        ]
+        if own is not None:
+            told = [entry for entry in told if data_points(entry[1], key) is not None]
+        metrics, left_out = self._averaged(own, told) if told else (None, 0)
+        store.left_out(left_out)
         if metrics is not None:
-            self.run.store.evaluated(metrics, "clients")
+            store.evaluated(metrics, "clients")
         if not self._own_loop:
-            self.run.store.close_round()
+            store.close_round()
         return metrics
+
+    def _averaged(
+        self, own: MetricsFunction | None, told: Sequence[tuple[str, RecordDict]]
+    ) -> tuple[MetricRecord, int]:
+        """What clients report, averaged, and how many of them reported what is impossible."""
+        contents, key = [content for _, content in told], self.options.weighted_by_key
+        if own is not None:
+            return own(contents, key), 0
+        metrics, odd = weighted_metrics(contents, key)
+        warn_of("%s reported what is impossible: %s", {told[at][0]: odd[at] for at in odd})
+        return metrics, len(odd)
