@@ -186,7 +186,7 @@ def test_if_all_clients_are_dropped_the_round_is_empty(
     other = played.copy()
     good = good_round(played)
     spoilt = convert(np.full((3, DIM), np.nan))
-    short = [convert(np.ones(DIM - 1))] * 3
+    short = [convert(np.ones(DIM - less)) for less in (1, 2, 3)]
     bad = replace(good, updates=short if as_list else spoilt, model=convert(played.model))
     nobody = replace(bad, clients=[], updates=[], probabilities=[], steps=[])
     step = played.rule.step(played.state, bad)
@@ -223,13 +223,40 @@ def test_an_unusable_update_in_first_place_is_dropped_alone(like: Any) -> None:
         step = rule.step(state, Round(number=1, clients=[0, 1, 2], updates=[bad, good, good]))
         assert set(step.diagnostics.dropped) == {0}
         np.testing.assert_allclose(step.delta, 2 / 3, rtol=1e-6)
-        alone = rule.step(
-            rule.init(4, np.ones(3), like=good), Round(number=1, clients=[0], updates=[bad])
-        )
+        alone = rule.step(step.state, Round(number=2, clients=[0], updates=[bad]))
         assert set(alone.diagnostics.dropped) == {0} and isinstance(alone.delta, torch.Tensor)
     state = rule.init(4, np.ones(3), like=good)
     step = rule.step(state, Round(number=1, clients=[0, 1, 2], updates=[np.ones(4), good, good]))
     assert set(step.diagnostics.dropped) == {0}
+
+
+LAYERS = [np.ones((2, 3)), np.ones(2)]
+MALFORMED = {
+    "layers": (LAYERS, "not list"),
+    "a state dict": ({"weight": LAYERS[0], "bias": LAYERS[1]}, "not dict"),
+    "a matrix": (np.ones((2, 4)), r"shape \(2, 4\)"),
+    "too short": (np.ones(7), r"shape \(7,\)"),
+    "integers": (np.ones(8, int), "int64"),
+}
+
+
+@pytest.mark.parametrize("kind", MALFORMED)
+def test_updates_that_are_all_malformed_alike_are_a_mistake_of_the_loop(kind: str) -> None:
+    """Even if bad clients are dropped; but one client cannot stop a loop that works."""
+    bad, words = MALFORMED[kind]
+    rule, good = make_rule("fedsteer", preset="practical"), np.ones(8)
+    message = f"{words}.*; an update is one vector of 8 floating-point numbers"
+    state = rule.init(8)
+    for count in (1, 3):
+        with pytest.raises(RoundRefused, match=message) as error:
+            rule.step(state, Round(number=1, clients=range(count), updates=[bad] * count))
+        assert len(error.value.clients) == count and "\n" not in str(error.value)
+    sent = Round(number=1, clients=[0, 1, 2], updates=[bad, bad, good])
+    state = rule.step(state, sent).state
+    step = rule.step(state, Round(number=2, clients=[0], updates=[bad]))
+    assert set(step.diagnostics.dropped) == {0}
+    with pytest.raises(RoundRefused, match=message):
+        rule.step(step.state, Round(number=3, clients=[0, 1], updates=[bad] * 2))
 
 
 def test_fedawe_drops_clients_that_started_from_nan() -> None:

@@ -27,7 +27,7 @@ def test_ids_may_be_arrays() -> None:
 
 def test_fedawe_begins_with_an_empty_round_in_any_library() -> None:
     rule = make_rule("fedawe", bad_clients="drop")
-    for clients, updates in (([], []), ([0], [torch.zeros(3)])):
+    for clients, updates in (([], []), ([0], [torch.full((8,), torch.nan)])):
         given = Round(number=1, clients=clients, updates=updates, model=torch.ones(8))
         assert torch.equal(rule.step(rule.init(8, np.ones(3)), given).delta, torch.zeros(8))
 

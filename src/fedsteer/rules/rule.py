@@ -158,8 +158,9 @@ class Rule:
         not finite, or too long, show only once the outcome is computed.
         """
         dropped: dict[ClientId, str] = {}
+        first = not memory.clients.attendance.last.any()
         while True:
-            checked = check_round(round, memory.clients.dim, like)
+            checked = check_round(round, memory.clients.dim, like, first=first and not dropped)
             round, clients = checked.round, checked.round.clients
             if "steps" in self.needs and clients and round.steps is None:
                 raise RoundRefused(f"{self.name} needs steps: each client's number of local steps")

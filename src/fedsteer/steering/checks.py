@@ -26,11 +26,17 @@ class Checked(NamedTuple):
     kernels: Kernels | None  # for the updates; None: some of them cannot be used
 
 
-def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
+def check_round(
+    round: Round, dim: int, like: Array | None = None, *, first: bool = False
+) -> Checked:
     """Check a round as it arrives.
 
-    Raises if the round as a whole makes no sense; what concerns one client is a fault. `like` are
-    zero rows of the library and device the updates must be of, and of the dtype they are cast to.
+    Raises if the round as a whole makes no sense; what concerns one client is a fault. It makes no
+    sense if all updates are malformed in the same way: that is a mistake in the loop. But a single
+    client is at fault itself, unless this is the `first` round.
+
+    like   zero rows of the library and device the updates must be of, and of the dtype they are
+           cast to
     """
     number, clients = whole_number(round.number), plain_ids(round.clients)
     vectors: dict[str, Any] = {
@@ -39,6 +45,13 @@ def check_round(round: Round, dim: int, like: Array | None = None) -> Checked:
         if (values := getattr(round, name)) is not None
     }
     updates, faults, kernels = _matrix(round.updates, clients, dim, like)
+    alike = len(faults) == len(clients) and len(set(faults.values())) == 1
+    if alike and (first or len(clients) > 1):
+        raise RoundRefused(
+            f"{explain(faults, clients)}; an update is one vector of {dim} floating-point numbers, "
+            "w_sent - w_returned, with all layers flattened and joined",
+            clients,
+        )
     refresh = None if round.refresh is None else _refreshed(round.refresh, clients)
     if len(set(clients)) < len(clients):
         times = Counter(clients)
