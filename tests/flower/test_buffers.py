@@ -141,6 +141,7 @@ def hostile(**changes: Any) -> Answer:
 ATTACKS = [
     *({"n.running_mean": np.full(4, wrong)} for wrong in HUGE),
     *({"n.running_mean": np.full(4, wrong, np.float32)} for wrong in HUGE[2:]),
+    {"n.running_mean": np.full(4, 1e9, np.longdouble)},
     {"n.running_var": np.full(4, -1.0, np.float32)},
     {"n.running_var": np.full(4, 3e38, np.float32)},
     {"n.num_batches_tracked": np.array(2**63 - 1)},

@@ -88,8 +88,9 @@ class Buffers:
 
     def _factors(self, name: str, movers: Sequence[NDArray[Any]], centre: Floats) -> Floats:
         """f_i of clients that sent these arrays; their distances are kept."""
+        wide = (array.astype(np.float64) for array in movers)  # not float128, nor whole numbers
         with np.errstate(over="ignore"):  # a distance may be beyond float64
-            found = np.array([np.linalg.norm((array - centre).ravel()) for array in movers])
+            found = np.array([np.linalg.norm((array - centre).ravel()) for array in wide])
         latest, factors = self.distances.get(name, np.zeros(0)), np.ones(len(found))
         for place, distance in enumerate(found):
             known = [_middle(part) for part in (latest, np.delete(found, place)) if len(part)]
