@@ -101,12 +101,12 @@ def test_buffers_are_the_mean_over_fresh_clients() -> None:
         return lambda message: reply_with(message, arrays(**named), points, int(value))
 
     nan = {"w": np.full(2, np.nan, np.float32), "m.running_var": np.full(2, 9, np.float32)}
-    answers = {1: client(1.0, 30), 2: client(5.0, 10)}
+    answers = {1: client(1.0, 30), 2: client(2.0, 10)}
     grid = FakeGrid(answers | {3: lambda message: reply_with(message, arrays(**nan), 10, 3)})
     strategy = FedSteer(fraction_evaluate=0.0, server_rate=0.5, step="fixed")
     found = values(strategy.start(grid, arrays(**initial), num_rounds=1).arrays)
-    np.testing.assert_allclose(found["m.running_var"], 2.0)  # no server rate, no dropped client
-    np.testing.assert_allclose(found["w"], 1.0)
+    np.testing.assert_allclose(found["m.running_var"], 1.25)  # no server rate, no dropped client
+    np.testing.assert_allclose(found["w"], 0.625)
 
 
 def test_a_chosen_subset_is_steered_and_the_rest_averaged() -> None:

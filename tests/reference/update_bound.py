@@ -20,7 +20,7 @@ class NaiveUpdateBound:
     def shortened(self, clients: Any, updates: Any) -> Any:
         norms = [float(np.linalg.norm(update)) for update in updates]
         usual = (self.norms or norms)[-100:]
-        median = float(np.median(usual)) if usual else 0.0
+        median = sorted(usual)[(len(usual) - 1) // 2] if usual else 0.0
         found = []
         for client, update, norm in zip(clients, updates, norms, strict=True):
             longest = self.times * max(median, min(self.last.get(client, 0.0), 4 * median))

@@ -356,3 +356,34 @@ def test_a_total_of_fractions_is_exact_after_the_largest_left() -> None:
     np.testing.assert_allclose(
         rule.step(state, Round(number=1, clients=[0, 1], updates=np.ones((2, 2)))).delta, 1.0
     )
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedsteer", "mifa", "scaffold"])
+def test_one_of_the_first_two_clients_cannot_move_the_model_far(name: str) -> None:
+    """The median of two would be half of what it sends, or half of the points it claims."""
+    rule, state = make_rule(name, preset="practical"), None
+    sent = np.array([[1.0, 0.0], [0.0, 1e18]], np.float32)
+    for number in range(1, 6):
+        state = rule.init(2) if state is None else state
+        given = Round(number=number, clients=[0, 1], updates=sent, sizes=[10.0, 1e15], steps=[1, 1])
+        step = rule.step(state, given)
+        state = step.state
+        assert np.linalg.norm(step.delta) < 2
+        assert step.diagnostics.sizes[1] <= 100 * 10.0**number
+
+
+@pytest.mark.parametrize("library", [np, torch])
+def test_a_column_too_short_for_its_type_counts_as_zeros(library: Any) -> None:
+    """In a pass of float64 its length is known, but float32 cannot scale it."""
+    rule = make_rule("fedsteer", core_set=[0], ridge=0.0, drift=0.5, local_rate=1.0)
+    state = rule.init(2, [1, 1])
+    for number in range(1, 4):
+        updates = library.ones((2, 2), dtype=library.float32)
+        updates[0] *= 1e-40
+        given = Round(
+            number=number, clients=[0, 1], updates=updates, steps=[1, 1], probabilities=[0.5] * 2
+        )
+        state = rule.step(state, given).state
+        for own in rule.plan(state, number + 1, [0, 1]).each.values():
+            assert np.isfinite(np.asarray(own["correction"])).all()
+        assert np.isfinite(np.asarray(rule.estimate(state, [0, 1]))).all()

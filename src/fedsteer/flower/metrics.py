@@ -15,6 +15,7 @@ from flwr.app import MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsteer.flower.identity import REPORTED_KEYS
+from fedsteer.steering.bounds import middle
 from fedsteer.steering.rounds import LARGEST_COUNT
 
 TIMES = 10.0
@@ -68,7 +69,7 @@ def weighted_metrics(
             table.pop(name, None)
         tables.append({name: np.asarray(value, np.float64) for name, value in table.items()})
     points = np.array([data_points(content, weighted_by_key) or 0.0 for content in contents])
-    usual = np.sort(points)[(len(points) - 1) // 2]
+    usual = middle(points)
     weights = np.minimum(points, TIMES * usual) if usual else points
     result = MetricRecord()
     for name, count in reported.items():

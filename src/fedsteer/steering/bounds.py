@@ -5,7 +5,8 @@
     size_bound     n_i <- min(median of i's last three reports, c max(n_i before, s))
 
 r and s are the medians of the latest 100 lengths and sizes, and l_i is the length of client i's
-last update as it came. All of it is known before the round (in the first one r and s are the
+last update as it came. Of two in the middle the smaller is the median, so one of the first two
+clients cannot raise it. All of it is known before the round (in the first one r and s are the
 round's own medians), so it does not matter who else takes part: the aggregate stays unbiased for
 the shortened updates. The longer an update is beyond c r_i, the shorter it becomes. A number of
 data points that differs from those before it counts once the next visit confirms it; otherwise one
@@ -29,6 +30,11 @@ from fedsteer.steering.table import Table
 LATEST = 100  # updates or sizes that a median is taken over
 TRUSTED = 4.0
 """A client's own updates raise the usual length at most this many times."""
+
+
+def middle(values: Floats) -> float:
+    """The median; the smaller one of two in the middle."""
+    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 @dataclass
@@ -78,7 +84,7 @@ class NormBound(Component):
         self.norms[slots] = np.full((len(slots), 2), -1.0)
 
     def _longest_of(self, norms: Floats) -> float:
-        return (self.times or math.inf) * float(np.median(norms)) if len(norms) else 0.0
+        return (self.times or math.inf) * middle(norms) if len(norms) else 0.0
 
     def _with(
         self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats
@@ -108,7 +114,7 @@ class SizeBound(Component):
         earlier, last = self.reports[slots].T
         last = np.where(last > 0, last, np.where(old_sizes > 0, old_sizes, reported))
         earlier = np.where(earlier > 0, earlier, np.minimum(last, reported))
-        usual = float(np.median(self.latest if len(self.latest) else reported))
+        usual = middle(self.latest if len(self.latest) else reported)
         limit = self.times * np.maximum(old_sizes, usual)
         return np.minimum(np.median([earlier, last, reported], axis=0), limit)
 

@@ -37,6 +37,8 @@ LONGEST = 1e3
 Otherwise a column that was nearly zero once would blow up estimates when it grows again."""
 LONGEST_CACHED = 3e38
 """The longest update whose estimates can be computed in float32."""
+SHORTEST_NARROW = 1e-30
+"""The shortest column that float32 can scale to unit length; a shorter one counts as zeros."""
 WIDE = 4
 """Bytes of a type that holds what is left of an update without the correction in it."""
 
@@ -47,14 +49,14 @@ class Geometry:
     gram     (k, k) of the raw columns
     basis    "unit" or "mean"
     scale    (k,) from raw to scaled columns: 1/|h_j|, or 1/k; 0 for vacant columns
-    present  (k,) 1, or 0 for vacant columns and columns of zeros
+    present  (k,) 1, or 0 for vacant columns and columns of zeros, or up to length `shortest`
     stored   (k,) from raw columns to those that stored coordinates refer to
     scaled   (k, k) K, the Gram matrix of the scaled columns
     """
 
-    def __init__(self, gram: Floats, *, basis: str, magnitude: str) -> None:
+    def __init__(self, gram: Floats, *, basis: str, magnitude: str, shortest: float = 0.0) -> None:
         squares = gram.diagonal()
-        here = squares > 0
+        here = squares > shortest**2
         lengths = np.sqrt(squares, out=np.ones(len(gram)), where=here)
         self.gram = gram
         self.present: Floats = here.astype(np.float64)
@@ -231,7 +233,10 @@ class Columns(Component):
         self.gram, self.geometry = gram, self._geometry(gram)
 
     def _geometry(self, gram: Floats) -> Geometry:
-        return Geometry(gram, basis=self.basis, magnitude=self.magnitude)
+        rows = self.rows
+        narrow = rows is not None and self.stretch is None and rows.dtype.itemsize <= WIDE
+        shortest = SHORTEST_NARROW if narrow else 0.0
+        return Geometry(gram, basis=self.basis, magnitude=self.magnitude, shortest=shortest)
 
     def _map(self, before: Floats, both: Floats, after: Floats) -> Floats:
         """M = (R'^T R')^+ R'^T R for columns R -> R', given R^T R, R'^T R and R'^T R'."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.steering.bounds import LATEST
+from fedsteer.steering.bounds import LATEST, middle
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Pass
 from fedsteer.steering.table import Table
@@ -67,7 +67,7 @@ class Drift(Component):
         assert rate is not None
         steps = active.round.steps if len(active.slots) else np.zeros(0)
         known = steps if not len(self.latest) else self.latest
-        usual = float(np.median(known)) if len(known) else 0.0
+        usual = middle(known) if len(known) else 0.0
         before, paces = self.paces[active.slots], rate * np.where(steps <= TIMES * usual, steps, 0)
         added = paces * active.fresh  # clients that are only refreshed are sent nothing
         if active.update_factors is not None:
