@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.flower.buffers import Buffers, Named, fault_of, limits
+from fedsteer.steering.kernels.difference import Difference
 from fedsteer.steering.state import Arrays, below
 
 
@@ -76,32 +77,36 @@ class Layout:
         if not self.dim:
             raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
 
-    def flatten(self, arrays: Named, sent: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The (d,) vector of the steered arrays or, if something was `sent`, that minus them.
+    def flatten(self, arrays: Named) -> NDArray[Any]:
+        """The (d,) vector of the steered arrays: float64 if any of the model's is, else float32."""
+        wide = any(piece.dtype.endswith("f8") for piece in self._steered)
+        with np.errstate(over="ignore"):  # the rule checks that it is finite
+            return np.concatenate(
+                self._parts(arrays),
+                dtype=np.float64 if wide else np.float32,
+                casting="same_kind",
+            )
 
-        It is float64 if any of the model's arrays is, else float32.
-        """
-        steered = [piece for piece in self.pieces if piece.place is not None]
-        wide = any(piece.dtype.endswith("f8") for piece in steered)
-        flat = np.empty(self.dim, np.float64 if wide else np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
-            for piece in steered:
-                values, out = arrays[piece.name].reshape(-1), flat[piece.place]
-                if sent is None:
-                    np.copyto(out, values)
-                else:
-                    np.subtract(sent[piece.place], values, out=out, casting="same_kind")
-        return flat
+    def difference(self, sent: NDArray[Any], arrays: Named) -> Difference:
+        """The flat vector that was `sent` minus that of these arrays."""
+        return Difference(sent, self._parts(arrays))
+
+    @property
+    def _steered(self) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.place is not None]
+
+    def _parts(self, arrays: Named) -> list[NDArray[Any]]:
+        return [arrays[piece.name].reshape(-1) for piece in self._steered]
 
     def rest(self, arrays: Named) -> Arrays:
         return {piece.name: arrays[piece.name] for piece in self.pieces if piece.place is None}
 
     def unflatten(self, flat: NDArray[Any], rest: Named) -> Arrays:
-        """Named arrays of the original shapes and dtypes."""
+        """Named arrays of the original shapes and dtypes; they may share memory with these."""
         named = {}
         for piece in self.pieces:
             array = rest[piece.name] if piece.place is None else flat[piece.place]
-            named[piece.name] = array.astype(piece.dtype).reshape(piece.shape)
+            named[piece.name] = array.astype(piece.dtype, copy=False).reshape(piece.shape)
         return named
 
     def check(self, arrays: Named) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.draws import generator
+from fedsteer.steering.kernels.difference import Difference
 
 SAMPLE = 4096
 """Weights that are looked at."""
@@ -46,11 +47,11 @@ class SentModels:
         """This model is sent in round `number`."""
         self.models.append((number, vector[self.places]))
 
-    def origin(self, client: str, update: NDArray[Any]) -> int | None:
+    def origin(self, client: str, update: NDArray[Any] | Difference) -> int | None:
         """The earlier round whose model this update began from; None: the latest."""
         *earlier, (_, sent) = self.models
-        moved = update[self.places]
         with np.errstate(over="ignore", invalid="ignore"):  # the rule checks that it is finite
+            moved = update[self.places]
             length = float(np.linalg.norm(moved))
             usual = self.longest.get(client, np.inf)
             if length > APART * usual and earlier:

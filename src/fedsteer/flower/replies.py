@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message, RecordDict
-from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
@@ -23,6 +22,7 @@ from fedsteer.flower.model import Layout, to_named
 from fedsteer.flower.outdated import SentModels
 from fedsteer.records.rows import headline
 from fedsteer.rules import Rule
+from fedsteer.steering.kernels.difference import Difference
 from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import Arrays, State
 
@@ -48,7 +48,7 @@ class Reply:
     node: int
     client: str
     reported: str | None
-    update: NDArray[Any]  # (d,) what was sent minus what came back
+    update: Difference  # (d,) what was sent minus what came back
     size: float  # data points
     numbers: dict[str, float]  # by vector of a `Round`; nan: not reported
     loss: float | None
@@ -81,7 +81,7 @@ def read_replies(
     weighted_by_key: str,
     enough: float = 1.0,
 ) -> Reading:
-    """Turn replies into updates, one by one, and let go of their arrays.
+    """Take the updates from replies, one by one; what a metrics function gets has no arrays.
 
     A round is closed once the share `enough` has answered.
     """
@@ -197,7 +197,7 @@ def _parse(
         node=node,
         client="",  # `read_replies` fills it in
         reported=reported_id({**content.config_records, **content.metric_records}),
-        update=layout.flatten(named, asked.sent[node]),
+        update=layout.difference(asked.sent[node], named),
         size=size,
         numbers={name: np.nan if x is None else x for name, x in numbers.items()},
         loss=next((x for x in losses if x is not None and is_possible("loss", x)), None),

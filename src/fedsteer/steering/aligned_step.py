@@ -39,8 +39,10 @@ class AlignedStep(Component):
         product = float(self.mean @ delta)
         lengths = math.sqrt(self.squared_norm) * norm
         alignment = max(-1.0, min(product / lengths, 1.0)) if lengths > 0 else math.nan
-        self.mean *= KEPT
-        self.mean += (1 - KEPT) * delta
+        # In place: new memory of this size takes longer than the sum itself.
+        self.mean *= KEPT / (1 - KEPT)
+        self.mean += delta
+        self.mean *= 1 - KEPT
         rest = 2 * KEPT * (1 - KEPT) * product + ((1 - KEPT) * norm) ** 2
         self.squared_norm = max(KEPT**2 * self.squared_norm + rest, 0.0)
         if not math.isnan(alignment):

@@ -145,7 +145,8 @@ def _matrix(
             raise RoundRefused(f"{len(updates)} updates for {len(clients)} clients", clients)
         if faults := _unusable(updates, dim, like):
             return updates, faults, None
-        updates = kernels_for(updates[0]).stack([_cast(update, like) for update in updates])
+        with np.errstate(over="ignore", invalid="ignore"):  # found later
+            updates = kernels_for(updates[0]).stack([_cast(update, like) for update in updates])
     kernels = kernels_for(updates)
     if problem := kernels.check(updates):
         raise RoundRefused(problem, clients)
@@ -167,7 +168,7 @@ def _cast(array: Array, like: Array | None) -> Array:
     if library_of(array) == "torch":
         return array.to(like.dtype)
     with np.errstate(over="ignore"):
-        return array.astype(like.dtype)
+        return np.asarray(array).astype(like.dtype)
 
 
 def _is_empty(updates: Any) -> bool:

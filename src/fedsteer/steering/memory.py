@@ -15,6 +15,7 @@ import numpy as np
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
+from fedsteer.steering.kernels.vectors import store
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import OUTWEIGHS, Table
 
@@ -37,8 +38,7 @@ class RowStore(Component):
 
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
         self.reserve(slots, updates, expected)
-        for slot, update in zip(slots.tolist(), updates, strict=True):
-            self.rows[slot] = update
+        store(self.rows, slots.tolist(), updates)
 
 
 @dataclass

@@ -10,6 +10,8 @@ import pytest
 from fedsteer import Round, Rule, State, make_rule
 from fedsteer.rules.fedsteer import search as searching
 from fedsteer.rules.fedsteer.columns import Columns
+from fedsteer.steering.kernels import Pass, Sweep
+from fedsteer.steering.kernels import numpy as in_numpy
 from tests.reference.coreset import naive_search
 
 DIM, N = 10, 12
@@ -179,3 +181,20 @@ def test_reselection_looks_at_a_sample_of_many_clients(monkeypatch: pytest.Monke
     state = take(rule, state, 1, list(range(N)), draw.standard_normal((N, DIM)))
     take(rule, state, 2, [5, 6], draw.standard_normal((2, DIM)))
     assert seen[1] <= 4 + 2 + 2
+
+
+def test_vacant_columns_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In multiples of five, and all of them once the last one has an owner."""
+    read, plain = [], in_numpy.one_pass
+
+    def looked_at(sweep: Sweep) -> Pass:
+        read.append(0 if sweep.basis is None else len(sweep.basis))
+        return plain(sweep)
+
+    monkeypatch.setattr(in_numpy, "one_pass", looked_at)
+    rule = make_rule("fedsteer", select="online", core_size=12)
+    draw, state = np.random.default_rng(0), rule.init(DIM)
+    for number in range(1, 8):
+        clients = [f"{number}-{i}" for i in range(2)]
+        state = take(rule, state, number, clients, draw.standard_normal((2, DIM)))
+    assert read == [0, 5, 5, 10, 10, 10, 12]

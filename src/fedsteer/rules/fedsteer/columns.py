@@ -16,7 +16,7 @@ away: the stored coordinates z of old columns R become M z with M = (R'^T R')^+ 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
+from fedsteer.steering.kernels.vectors import store
 
 if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active
@@ -39,6 +40,8 @@ LONGEST_CACHED = 3e38
 """The longest update whose estimates can be computed in float32."""
 SHORTEST_NARROW = 1e-30
 """The shortest column that float32 can scale to unit length; a shorter one counts as zeros."""
+AT_ONCE = 5
+"""Columns are read in multiples of this number, or all of them."""
 WIDE = 4
 """Bytes of a type that holds what is left of an update without the correction in it."""
 
@@ -112,20 +115,21 @@ class Columns(Component):
 
     def sweep(self, active: Active, gram_of: Integers, coefficients: Floats, ridge: float) -> Pass:
         """Q coefficients + sum_A a_i g_i and all products, in one pass over the updates."""
+        used = self._used
         result = active.one_pass(
             active.weights,
-            self.rows,
-            coefficients * self._row_scale(),
+            None if self.rows is None else self.rows[:used],
+            (coefficients * self._row_scale())[:used],
             gram_of=gram_of,
             longest=math.inf if self.cache in (None, "float64") else LONGEST_CACHED,
             # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
             precise=ridge < 1e-3,
         )
-        if self.rows is None:
-            return replace(result, products=np.zeros((len(self.owners), len(active))))
-        if self.stretch is None:
-            return result
-        return replace(result, products=self.stretch[:, None] * result.products)
+        products = np.zeros((len(self.owners), len(active)))
+        products[:used] = result.products
+        if self.stretch is not None:
+            products *= self.stretch[:, None]
+        return replace(result, products=products)
 
     def solve(self, result: Pass, ridge: float, solver: str) -> Floats:
         """(m, k) ridge coordinates (K + ridge I)^-1 Q^T g_i of the updates, as stored."""
@@ -198,13 +202,12 @@ class Columns(Component):
         for column, position in takeovers:
             self.owners[column] = active.round.clients[position]
         updates = active.round.updates
-        fresh = {column: updates[position] for column, position in changed.items()}
+        fresh = [updates[position] for position in changed.values()]
         if added is not None and self.rows is not None:
             factors = added[[*changed.values()]] * self._row_scale()
             parts = active.kernels.combine(factors, self.rows)
-            for column, part in zip(changed, parts, strict=True):
-                fresh[column] = fresh[column] - part
-        self._store(fresh, gram, updates, active.kernels)
+            fresh = [update - part for update, part in zip(fresh, parts, strict=True)]
+        self._store([*changed], fresh, gram, active.kernels)
         return change
 
     def load(self, rows: Array, picked: Integers, number: int) -> None:
@@ -214,7 +217,7 @@ class Columns(Component):
             chosen = rows[picked]
             kernels = kernels_for(rows)
             gram = kernels.products(chosen, chosen)
-            self._store(dict(enumerate(chosen)), gram, rows, kernels)
+            self._store([*range(len(picked))], [*chosen], gram, kernels)
 
     def vacate(self, column: int, *, keep_owner: bool) -> Floats:
         """Remove a column. Returns the map that removes every client's coordinate on it."""
@@ -245,34 +248,45 @@ class Columns(Component):
         return generalised_inverse(inner) @ across
 
     def _store(
-        self, fresh: Mapping[int, Array], gram: Floats, like: Array, kernels: Kernels
+        self, columns: list[int], fresh: Sequence[Array], gram: Floats, kernels: Kernels
     ) -> None:
-        """rows[column] <- fresh[column], where `gram` is of the exact columns."""
+        """rows[columns] <- fresh, where `gram` is of the exact columns."""
         if self.rows is None:
-            self.rows = kernels.allocate((len(self.owners), like.shape[1]), like, self.cache)
+            like = fresh[0]
+            self.rows = kernels.allocate((len(self.owners), len(like)), like, self.cache)
             if self.rows.dtype.itemsize < max(like.dtype.itemsize, WIDE):
                 self.stretch = np.ones(len(self.owners))
         if self.stretch is not None:
-            self._store_rounded(fresh, gram, kernels)
+            self._store_rounded(columns, fresh, gram, kernels)
         else:
-            for column, vector in fresh.items():
-                self.rows[column] = vector
+            store(self.rows, columns, fresh)
             self._set_gram(gram)
 
-    def _store_rounded(self, fresh: Mapping[int, Array], gram: Floats, kernels: Kernels) -> None:
+    def _store_rounded(
+        self, columns: list[int], fresh: Sequence[Array], gram: Floats, kernels: Kernels
+    ) -> None:
         """At unit length, which every type holds; the Gram matrix is of the rounded columns."""
         assert self.rows is not None and self.stretch is not None
-        columns = np.array([*fresh])
         lengths = np.sqrt(gram[columns, columns])
         lengths = np.where(lengths > 0, lengths, 1.0)
-        for (column, vector), length in zip(fresh.items(), lengths, strict=True):
-            self.rows[column] = kernels.combine(np.array([[1.0 / length]]), vector[None])[0]
+        for column, vector, length in zip(columns, fresh, lengths, strict=True):
+            unit = kernels.combine(np.array([[1.0 / length]]), kernels.stack([vector]))
+            self.rows[column] = unit[0]
         self.stretch[columns] = lengths
         rounded = kernels.products(self.rows, self.rows[columns]) * np.outer(self.stretch, lengths)
         gram = gram.copy()
         gram[:, columns] = rounded
         gram[columns] = rounded.T
         self._set_gram(gram)
+
+    @property
+    def _used(self) -> int:
+        """How many columns to read: columns are filled from the first on, and the rest is zero.
+
+        A multiple of a few, because a kernel of a GPU is compiled for each number of rows.
+        """
+        used = len(np.trim_zeros(self.geometry.present, "b"))
+        return min(-(-used // AT_ONCE) * AT_ONCE, len(self.owners))
 
     def _row_scale(self) -> Floats:
         """(k,) factors from `rows` to the columns that stored coordinates refer to."""

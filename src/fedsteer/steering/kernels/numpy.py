@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.kernels import Floats, Integers, Pass, Sweep
+from fedsteer.steering.kernels.difference import Difference
 from fedsteer.steering.kernels.vectors import LARGE, Vectors
 
 # OpenBLAS multiplies skinny matrices several times faster with its small-matrix kernels, which it
@@ -114,7 +115,7 @@ def sketch(updates: Rows, width: int, seed: int) -> Floats:
     whole = dim - dim % width
     result = np.empty((count, width))
     for row, update in zip(result, updates, strict=True):
-        signed = update.astype(_wide(updates.dtype), copy=False) * signs
+        signed = np.asarray(update, _wide(updates.dtype)) * signs
         row[:] = signed[:whole].reshape(-1, width).sum(axis=0)
         row[: dim - whole] += signed[whole:]
     return result
@@ -137,14 +138,14 @@ def clone(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def check(updates: Rows) -> str | None:
-    if not isinstance(updates, (np.ndarray, Vectors)):
+    if not isinstance(updates, (np.ndarray, Vectors, Difference)):
         return f"updates must be a NumPy array or torch tensor, not {type(updates).__name__}"
     if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
         return f"updates must be float16, float32 or float64, not {updates.dtype}"
     return None
 
 
-def stack(updates: Sequence[NDArray[Any]]) -> Rows:
+def stack(updates: Sequence[NDArray[Any] | Difference]) -> Rows:
     first = updates[0]
     if len(first) >= LARGE and all(update.dtype == first.dtype for update in updates):
         return Vectors(updates)

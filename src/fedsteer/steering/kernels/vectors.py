@@ -1,9 +1,11 @@
 """Long vectors that stand in for a matrix of updates."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
+
+from fedsteer.steering.kernels.difference import Difference
 
 LARGE = 1 << 17  # numbers in a vector; shorter ones are stacked in no time
 
@@ -20,6 +22,7 @@ class Vectors:
     def __init__(self, rows: Sequence[Any]) -> None:
         first = rows[0]
         self.rows = list(rows)
+        self._like = first.whole if isinstance(first, Difference) else first
         self.shape = (len(rows), first.shape[0])
         self.dtype, self.device = first.dtype, first.device
 
@@ -34,14 +37,32 @@ class Vectors:
         if isinstance(picked, tuple):
             every, block = picked
             assert every == slice(None)
-            parts = [row[block] for row in self.rows]
-            if isinstance(parts[0], np.ndarray):
-                return np.stack(parts)
-            from torch import stack
-
-            return stack(parts)
+            return self._block(block)
         if isinstance(picked, (int, np.integer)):
             return self.rows[picked]
         numbers = range(len(self))[picked] if isinstance(picked, slice) else picked
         rows = [self.rows[number] for number in numbers]
-        return Vectors(rows) if rows else self.rows[0][None][:0]
+        return Vectors(rows) if rows else self._like[None][:0]
+
+    def _block(self, block: slice) -> Any:
+        """A new matrix."""
+        if not isinstance(self._like, np.ndarray):
+            from torch import stack
+
+            return stack([row[block] for row in self.rows])
+        matrix = np.empty((len(self), block.stop - block.start), self.dtype)
+        for row, values in zip(self.rows, matrix, strict=True):
+            if isinstance(row, Difference):
+                row.read(block, values)
+            else:
+                values[:] = row[block]
+        return matrix
+
+
+def store(target: Any, numbers: Iterable[int], rows: Iterable[Any]) -> None:
+    """target[number] = row, for each of the rows."""
+    for number, row in zip(numbers, rows, strict=True):
+        if isinstance(row, Difference):
+            row.read(slice(0, len(row)), target[number])
+        else:
+            target[number] = row
