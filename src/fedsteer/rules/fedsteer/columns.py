@@ -285,7 +285,7 @@ class Columns(Component):
 
         A multiple of a few, because a kernel of a GPU is compiled for each number of rows.
         """
-        used = len(np.trim_zeros(self.geometry.present, "b"))
+        used = int(self.geometry.present.nonzero()[0].max(initial=-1)) + 1
         return min(-(-used // AT_ONCE) * AT_ONCE, len(self.owners))
 
     def _row_scale(self) -> Floats:
