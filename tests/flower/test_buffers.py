@@ -11,9 +11,10 @@ import pytest
 
 from fedsteer import ConfigurationError
 from fedsteer.flower import FedAvg, FedSteer, Scaffold
-from fedsteer.flower.buffers import LATEST, TIMES, Buffers
+from fedsteer.flower.buffers import TIMES, Buffers
 from fedsteer.flower.model import GlobalModel
 from fedsteer.records.checkpoint import read_checkpoint
+from fedsteer.steering.usual import LATEST
 from tests.flower.fake import Answer, FakeGrid, arrays, drifting, reply_with, values
 
 FEATURES = 16

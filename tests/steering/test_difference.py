@@ -10,7 +10,7 @@ import pytest
 from fedsteer import Round, make_rule
 from fedsteer.steering.kernels import numpy as in_numpy
 from fedsteer.steering.kernels.difference import Difference
-from fedsteer.steering.kernels.vectors import Vectors, store
+from fedsteer.steering.kernels.vectors import Vectors
 from tests.rules.enrolled import (
     DIM,
     ENROLLED,
@@ -64,7 +64,7 @@ def test_rows_of_vectors() -> None:
     np.testing.assert_array_equal(mixed[[2, 0]][:, 0:DIM], updates[[2, 0]])
     assert mixed[[]].shape == (0, DIM)
     target = np.zeros((5, DIM), np.float32)
-    store(target, [4, 0, 1], mixed)
+    in_numpy.store(target, [4, 0, 1], mixed)
     np.testing.assert_array_equal(target[[4, 0, 1]], updates)
     assert not target[2:4].any()
 

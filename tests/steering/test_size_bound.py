@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.bounds import LATEST, SizeBound
+from fedsteer.steering.bounds import SizeBound
+from fedsteer.steering.usual import LATEST
 
 DIM, CLIENTS = 4, 10
 SIZE = 100.0

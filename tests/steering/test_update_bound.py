@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedsteer import Round, make_rule
-from fedsteer.steering.bounds import LATEST, NormBound
+from fedsteer.steering.bounds import NormBound
+from fedsteer.steering.usual import LATEST
 from tests.reference.update_bound import NaiveUpdateBound
 from tests.rules.enrolled import DIM, SIZES, events
 

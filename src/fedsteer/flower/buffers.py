@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.steering.state import Arrays, below
+from fedsteer.steering.usual import LATEST, middle
 
 STATISTICS = ("*running_mean", "*running_var", "*num_batches_tracked")
 """Names that torch gives to batch-norm statistics."""
 NEVER_NEGATIVE = STATISTICS[1:]
 """A negative variance makes every evaluation nan."""
 TIMES = 10.0
-LATEST = 100  # distances of each array that a median is taken over
 PACKED = "distances/"
 BLOCK = 1 << 20  # elements whose median is taken at once
 
@@ -93,7 +93,7 @@ class Buffers:
             found = np.array([np.linalg.norm((array - centre).ravel()) for array in wide])
         latest, factors = self.distances.get(name, np.zeros(0)), np.ones(len(found))
         for place, distance in enumerate(found):
-            known = [_middle(part) for part in (latest, np.delete(found, place)) if len(part)]
+            known = [middle(part) for part in (latest, np.delete(found, place)) if len(part)]
             usual = max(known) if known else float(np.linalg.norm(centre.ravel()))
             if distance > TIMES * usual:
                 factors[place] = TIMES * usual / distance
@@ -107,17 +107,12 @@ class Buffers:
         self.distances = below(PACKED, packed)
 
 
-def _middle(values: NDArray[Any]) -> Any:
-    """The median of the rows; the smaller one of two in the middle."""
-    return np.sort(values, axis=0)[(len(values) - 1) // 2]
-
-
 def _median_of(arrays: Sequence[NDArray[Any]]) -> Floats:
     """The median in every element."""
     rows, found = [array.reshape(-1) for array in arrays], np.empty(arrays[0].size)
     for start in range(0, len(found), BLOCK):
         block = slice(start, start + BLOCK)
-        found[block] = _middle(np.stack([row[block].astype(np.float64) for row in rows]))
+        found[block] = middle(np.stack([row[block].astype(np.float64) for row in rows]))
     return found.reshape(arrays[0].shape)
 
 

@@ -15,8 +15,8 @@ from flwr.app import MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedsteer.flower.identity import REPORTED_KEYS
-from fedsteer.steering.bounds import middle
 from fedsteer.steering.rounds import LARGEST_COUNT
+from fedsteer.steering.usual import middle
 
 TIMES = 10.0
 SHOWN = 80  # letters of an impossible value

@@ -158,7 +158,7 @@ class Rule:
         not finite, or too long, show only once the outcome is computed.
         """
         dropped: dict[ClientId, str] = {}
-        first = not memory.clients.attendance.last.any()
+        first = memory.clients.number == 0
         while True:
             checked = check_round(round, memory.clients.dim, like, first=first and not dropped)
             round, clients = checked.round, checked.round.clients

@@ -26,15 +26,10 @@ import numpy as np
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Integers
 from fedsteer.steering.table import Table
+from fedsteer.steering.usual import LATEST, middle
 
-LATEST = 100  # updates or sizes that a median is taken over
 TRUSTED = 4.0
 """A client's own updates raise the usual length at most this many times."""
-
-
-def middle(values: Floats) -> float:
-    """The median; the smaller one of two in the middle."""
-    return float(np.sort(values)[(len(values) - 1) // 2])
 
 
 @dataclass
@@ -84,7 +79,7 @@ class NormBound(Component):
         self.norms[slots] = np.full((len(slots), 2), -1.0)
 
     def _longest_of(self, norms: Floats) -> float:
-        return (self.times or math.inf) * middle(norms) if len(norms) else 0.0
+        return (self.times or math.inf) * float(middle(norms)) if len(norms) else 0.0
 
     def _with(
         self, slots: Integers, norms: Floats, old_sizes: Floats, sizes: Floats

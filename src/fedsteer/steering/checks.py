@@ -10,7 +10,7 @@ import numpy as np
 from fedsteer.errors import RoundRefused
 from fedsteer.steering.ids import ClientId, id_order, plain_ids
 from fedsteer.steering.kernels import Array, Floats, Kernels, kernels_for, library_of
-from fedsteer.steering.rounds import PER_CLIENT, Round
+from fedsteer.steering.rounds import PER_CLIENT, PerClient, Round
 
 NAMED = 4
 """Clients named in a message besides the first one with the same fault."""
@@ -60,9 +60,7 @@ def check_round(
                 faults.setdefault(position, "appears more than once")
     for name, values in vectors.items():
         kind = PER_CLIENT[name]
-        for position, value in enumerate(values.tolist()):
-            if kind.allows(value):
-                continue
+        for position in _impossible(values, kind):
             if refresh and clients[position] in refresh and kind.if_refreshed is not None:
                 values[position] = kind.if_refreshed
             else:
@@ -120,6 +118,14 @@ def _vector(values: Any, name: str, count: int) -> Floats:
     if vector.shape != (count,):
         raise RoundRefused(f"{name} has shape {vector.shape}, expected ({count},)")
     return vector
+
+
+def _impossible(values: Floats, kind: PerClient) -> list[int]:
+    """Positions of numbers that no client may have; nan is one."""
+    allowed = (kind.low <= values) & (values <= kind.high)
+    if kind.whole:
+        allowed &= values == np.floor(values)
+    return np.flatnonzero(~allowed).tolist()
 
 
 def _refreshed(refresh: Sequence[ClientId], clients: list[ClientId]) -> list[ClientId]:

@@ -15,7 +15,6 @@ import numpy as np
 from fedsteer.steering.clients import Clients
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Array, Floats, Integers, Pass, kernels_for
-from fedsteer.steering.kernels.vectors import store
 from fedsteer.steering.rounds import Active
 from fedsteer.steering.table import OUTWEIGHS, Table
 
@@ -38,7 +37,7 @@ class RowStore(Component):
 
     def write(self, slots: Integers, updates: Array, expected: int) -> None:
         self.reserve(slots, updates, expected)
-        store(self.rows, slots.tolist(), updates)
+        kernels_for(updates).store(self.rows, slots.tolist(), updates)
 
 
 @dataclass

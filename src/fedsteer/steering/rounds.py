@@ -36,10 +36,6 @@ class PerClient:
     metric: str | None = None  # key in the metrics of a Flower client; None: not from clients
     if_refreshed: float | None = None  # in place of an impossible number of a refreshed client
 
-    def allows(self, value: float) -> bool:
-        """Whether a client may have this number; nobody may have nan."""
-        return self.low <= value <= self.high and (not self.whole or value.is_integer())
-
 
 def per_client(**declared: Any) -> Any:
     """A field of `Round` with one number per client; everything else follows from it.

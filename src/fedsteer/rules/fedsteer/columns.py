@@ -28,7 +28,6 @@ from fedsteer.rules.fedsteer.ridge import condition, generalised_inverse, ridge_
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId
 from fedsteer.steering.kernels import Array, Floats, Integers, Kernels, Pairs, Pass, kernels_for
-from fedsteer.steering.kernels.vectors import store
 
 if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active
@@ -125,7 +124,7 @@ class Columns(Component):
             # Below this ridge a float32 Gram matrix of near-collinear columns is indefinite.
             precise=ridge < 1e-3,
         )
-        products = np.zeros((len(self.owners), len(active)))
+        products = np.zeros((len(self.owners), len(active.slots)))
         products[:used] = result.products
         if self.stretch is not None:
             products *= self.stretch[:, None]
@@ -259,7 +258,7 @@ class Columns(Component):
         if self.stretch is not None:
             self._store_rounded(columns, fresh, gram, kernels)
         else:
-            store(self.rows, columns, fresh)
+            kernels.store(self.rows, columns, fresh)
             self._set_gram(gram)
 
     def _store_rounded(

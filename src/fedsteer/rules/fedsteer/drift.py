@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsteer.steering.bounds import LATEST, middle
 from fedsteer.steering.component import Component
 from fedsteer.steering.kernels import Floats, Pass
 from fedsteer.steering.table import Table
+from fedsteer.steering.usual import LATEST, middle
 
 if TYPE_CHECKING:
     from fedsteer.rules.fedsteer.columns import Geometry

@@ -62,6 +62,9 @@ class Kernels(Protocol):
     ) -> None:
         """target += weights @ rows_of[rows], in place, for a (d,) float64 target."""
 
+    def store(self, target: Array, numbers: Sequence[int], rows: Sequence[Array]) -> None:
+        """target[number] = row, for each of the rows."""
+
     def combine(self, matrix: Floats, updates: Array) -> Array:
         """matrix @ updates: (r, m) times (m, d), in float32, or float64 for float64 updates."""
 

@@ -133,6 +133,14 @@ def from_host(array: NDArray[Any], dtype: str, like: object) -> NDArray[Any]:
     return array.astype(_dtype(dtype), copy=True)
 
 
+def store(target: NDArray[Any], numbers: Sequence[int], rows: Sequence[Any]) -> None:
+    for number, row in zip(numbers, rows, strict=True):
+        if isinstance(row, Difference):
+            row.read(slice(0, len(row)), target[number])
+        else:
+            target[number] = row
+
+
 def clone(array: NDArray[Any]) -> NDArray[Any]:
     return array.copy()
 

@@ -191,6 +191,11 @@ def from_host(array: NDArray[Any], dtype: str, like: Tensor | None) -> Tensor:
         return result if like is None else result.to(like.device)
 
 
+def store(target: Tensor, numbers: Sequence[int], rows: Sequence[Tensor]) -> None:
+    for number, row in zip(numbers, rows, strict=True):
+        target[number] = row
+
+
 def clone(array: Tensor) -> Tensor:
     with torch.inference_mode(False):
         return array.detach().clone()

@@ -1,6 +1,6 @@
 """Long vectors that stand in for a matrix of updates."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -57,12 +57,3 @@ class Vectors:
             else:
                 values[:] = row[block]
         return matrix
-
-
-def store(target: Any, numbers: Iterable[int], rows: Iterable[Any]) -> None:
-    """target[number] = row, for each of the rows."""
-    for number, row in zip(numbers, rows, strict=True):
-        if isinstance(row, Difference):
-            row.read(slice(0, len(row)), target[number])
-        else:
-            target[number] = row
