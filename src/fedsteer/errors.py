@@ -37,6 +37,10 @@ class DataError(FedsteerError):
     """A data file that is missing, damaged or not what it says it is."""
 
 
+class DamagedRun(DataError):
+    """What one run left cannot be continued from; it says nothing about other runs."""
+
+
 class TrainingFailed(FedsteerError):
     """Local training or evaluation raised; the message names the client, if it was one's."""
 

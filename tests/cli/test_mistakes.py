@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedsteer.cli import main
-from fedsteer.records.names import CHECKPOINT, MODEL
+from fedsteer.records.names import CHECKPOINT, MANIFEST, MODEL
 from tests.cli.calling import fedsteer, small_file
 
 
@@ -268,3 +268,25 @@ def test_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--resume"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"fedsteer: {checkpoint} is not a checkpoint") and said.count("\n") == 1
+    assert said.endswith("; restore here from a copy, or remove it to start over\n")
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT, MANIFEST, "rounds.jsonl"])
+@pytest.mark.parametrize("rules", ["fedavg,mifa", "fedavg"])
+def test_a_damaged_run_of_a_comparison_is_told_at_the_end(
+    rules: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the table shows the others, if there are any."""
+    command = ["compare", "small.toml", "--seeds", "1", "--rules", rules, "--quiet", "--out", "all"]
+    assert main(["compare", *command[1:5], "fedavg", *command[6:]]) == 0
+    bad = Path("all", "fedavg", "seed-0")
+    if name != "rounds.jsonl":
+        (bad / "result.json").unlink()
+        (bad / CHECKPOINT).write_bytes(b"torn")
+    (bad / name).write_bytes(b"torn\n")
+    capsys.readouterr()
+    assert main(command) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(f"fedsteer: {bad} stopped: {bad / name}")
+    assert told.err.count("\n") == 1
+    assert ("mifa" in told.out) == ("mifa" in rules)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedsteer import ConfigurationError
-from fedsteer.errors import DataError
+from fedsteer.errors import StateError
 from fedsteer.flower import FedSteer, RuleStrategy
 from fedsteer.records import Run, read_checkpoint, write_checkpoint
 from fedsteer.records.names import CHECKPOINT
@@ -48,7 +48,7 @@ def test_a_run_of_the_simulator_is_not_overwritten(tmp_path: Path) -> None:
     for _ in range(2):  # asking twice does not help
         with pytest.raises(ConfigurationError, match="holds another run; choose another folder"):
             strategy_of("fedavg", finished).start(world(), arrays(**INITIAL), num_rounds=1)
-        with pytest.raises(DataError, match="not a checkpoint of a Flower run"):
+        with pytest.raises(ConfigurationError, match="not a checkpoint of a Flower run"):
             strategy_of("fedavg", stopped).start(world(), arrays(**INITIAL), num_rounds=1)
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     fresh = strategy_of("fedavg", finished, resume=False)
@@ -61,7 +61,7 @@ def test_a_checkpoint_of_an_older_version_is_refused_in_one_line(tmp_path: Path)
     run = saved.pop("run")
     totals = run["totals"] | {"trained": run.pop("trained"), "used": run.pop("used")}
     write_checkpoint(tmp_path / CHECKPOINT, packed, saved | run | {"last": {}, "totals": totals})
-    with pytest.raises(DataError, match="is from another version") as caught:
+    with pytest.raises(StateError, match="is from another version") as caught:
         strategy_of("fedavg", tmp_path).start(world(), arrays(**INITIAL), num_rounds=2)
     assert "\n" not in str(caught.value)
 

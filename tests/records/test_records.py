@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer.errors import DataError
+from fedsteer.errors import DataError, StateError
 from fedsteer.records import RecordWriter, Run, find_runs, write_checkpoint
 from fedsteer.records.names import CHECKPOINT
 from fedsteer.records.trackers import SCALARS, tensorboard_tracker
@@ -72,7 +72,7 @@ def test_checkpoints_of_older_versions_are_refused(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / CHECKPOINT, {}, meta)
         with (
             closing(RecordWriter(tmp_path)) as records,
-            pytest.raises(DataError, match="is from another version of fedsteer"),
+            pytest.raises(StateError, match="is from another version of fedsteer"),
         ):
             records.load()
 

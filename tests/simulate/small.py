@@ -81,12 +81,16 @@ def run_small(
     return run_cell(cell_of(experiment, entry, folder, seed), resume=resume)
 
 
-def stopped_run(folder: Path, after: int, entry: str = "fedsteer") -> None:
-    """A run on disk that was interrupted after that many rounds."""
-    experiment, seen = small(), itertools.count(1)
+def stopped_run(
+    folder: Path, after: int, entry: str = "fedsteer", seed: int = 0, **settings: Any
+) -> None:
+    """A run on disk that was interrupted after that many rounds; it may have begun."""
+    experiment = small({key.replace("__", "."): value for key, value in settings.items()})
+    seen = itertools.count(1)
     with suppress(Interrupted):
         run_cell(
-            cell_of(experiment, entry, folder),
+            cell_of(experiment, entry, folder, seed),
+            resume=True,
             stop=lambda: next(seen) == after,
         )
     assert not Run(folder).finished

@@ -17,7 +17,7 @@ import pytest
 import fedsteer
 from fedsteer.errors import ConfigurationError, DataError, FedsteerError
 from fedsteer.records import RecordWriter, Run, read_checkpoint
-from fedsteer.records.names import CHECKPOINT, MODEL
+from fedsteer.records.names import BEFORE, CHECKPOINT, MODEL
 from fedsteer.rules import RULES
 from fedsteer.simulate import runner
 from fedsteer.simulate.experiment import Experiment
@@ -326,7 +326,8 @@ def damage(path: Path, how: str) -> None:
 @pytest.mark.parametrize("how", ["cut", "empty", "text", "field", "version", "array"])
 def test_a_damaged_checkpoint_is_refused(how: str, tmp_path: Path) -> None:
     stop_at(tmp_path / "run", "fedavg", 3)
-    damage(tmp_path / "run" / CHECKPOINT, how)
+    for name in (CHECKPOINT, BEFORE):
+        damage(tmp_path / "run" / name, how)
     with pytest.raises(FedsteerError, match="checkpoint") as caught:
         run_small(tmp_path / "run", resume=True)
     assert "\n" not in str(caught.value)

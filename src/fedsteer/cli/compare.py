@@ -32,18 +32,23 @@ def execute(options: argparse.Namespace) -> int:
                 f"run.baseline = {experiment.run.baseline} is not one of the rules to compare"
             )
         baseline = None
-    runs = run_cells(cells, options)
+    everything = run_cells(cells, options)
+    runs = [run for run in everything if run.damage is None]
+    if not runs:
+        return tell_failures(everything)
+    if baseline not in {run.label for run in runs}:
+        baseline = None
     rows = summarise(runs, baseline=baseline)
     page = out / "report.html"
     write_page(runs, page, title=experiment.title or experiment.name, baseline=baseline)
     if options.json:
         print(json.dumps({"folder": str(out), "page": str(page), "rules": rows.records()}))
-        return tell_failures(runs)
+        return tell_failures(everything)
     # Output that goes elsewhere has to be complete.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(to_text(rows, width=width))
     print(f"\npage: {page}")
-    others = len(find_runs(out)) - len(runs)
+    others = len(find_runs(out)) - len(everything)
     if others:
         print(f"{others} other runs in {out} are not on it; `fedsteer report {out}` shows all")
-    return tell_failures(runs)
+    return tell_failures(everything)

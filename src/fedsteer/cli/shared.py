@@ -46,10 +46,16 @@ def writable(folder: Path) -> Path:
 
 def tell_failures(runs: Iterable[Run]) -> int:
     """One line on stderr for every run that could not continue; the exit code."""
-    failed = [run for run in runs if run.failure is not None and not run.finished]
-    for run in failed:
-        print(f"fedsteer: {run.folder} stopped: {run.failure}", file=sys.stderr)
+    failed = {run.folder: reason for run in runs if (reason := _failure(run)) is not None}
+    for folder, reason in failed.items():
+        print(f"fedsteer: {folder} stopped: {reason}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _failure(run: Run) -> str | None:
+    if run.damage is not None:
+        return run.failure or run.damage
+    return None if run.finished else run.failure
 
 
 def tell_left_out(count: int, where: str) -> None:

@@ -203,4 +203,5 @@ class GlobalModel:
     def restore(self, arrays: Arrays) -> None:
         self.vector, self.buffers.arrays = arrays["model"], below("rest/", arrays)
         self.buffers.restore(arrays)
-        self._initial = arrays["initial"], below("initial-rest/", arrays)
+        first, _ = self._initial  # as it was given, if it was lost
+        self._initial = arrays.get("initial", first), below("initial-rest/", arrays)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.flower.outdated import SentModels
 from fedsteer.flower.replies import Reading, Reply, warn_of
+from fedsteer.flower.resume import refuse_other_setup, without_lost
 from fedsteer.flower.store import RunStore
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
@@ -26,9 +28,7 @@ from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.steering.rounds import REPORTED
 from fedsteer.steering.state import State, pack_server, unpack_server
 
-TOO_LONG = {"arrays": "other arrays", "population": "another population"}
-"""Settings whose values are too long for an error message, in words."""
-NEW_RUN: dict[str, Any] = {"number": 0, "trained": 0, "used": 0, "totals": {}, "setup": {}}
+NEW_RUN: dict[str, Any] = {"number": 0, "trained": 0, "used": 0, "totals": {}}
 
 
 class ServerRun:
@@ -92,14 +92,17 @@ class ServerRun:
         except ConfigurationError as error:
             raise ConfigurationError(f"{error} (sizes: population={{id: points}} here)") from None
         moments = self.optimiser.init()
-        resumed = self.store.load() if self.begun or self.options.resume else None
-        packed, saved = resumed or ({}, NEW_RUN)
-        setup = self._setup_of(model, saved["setup"])
-        if resumed is None:
+        setup, saved = self._setup_of(model), NEW_RUN
+        found = None
+        if self.begun or self.options.resume:
+            found = self.store.load(partial(refuse_other_setup, setup))
+        if found is None:
             self.store.begin(self._manifest(model.layout.dim))
         else:
-            state, moments, _ = unpack_server(packed, saved)
-            model.restore(packed)
+            saved = found.run
+            state, moments, _ = unpack_server(found.arrays, saved)
+            state = without_lost(self.rule, state, found, self.store.folder)
+            model.restore(found.arrays)
             self.identities.restore(saved["identities"])
             if self.options.back_off:
                 self.back_off.restore(saved.get("back_off", ()))
@@ -133,12 +136,9 @@ class ServerRun:
             "dim": dim,
         }
 
-    def _setup_of(self, model: GlobalModel, before: dict[str, Any]) -> Any:
-        """The settings that cannot change between two starts of a run; `before`: at the last.
-
-        An option that the checkpoint does not have is newer and had its default.
-        """
-        now = plain(
+    def _setup_of(self, model: GlobalModel) -> dict[str, Any]:
+        """The settings that cannot change between two starts of a run: what it is known by."""
+        now: dict[str, Any] = plain(
             {
                 "rule": self.rule.name,
                 "server_optimiser": self.optimiser.method,
@@ -148,13 +148,6 @@ class ServerRun:
                 **self.rule_options,
             }
         )
-        for key in now:
-            if key in before and before[key] != now[key]:
-                difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")
-                raise ConfigurationError(
-                    f"{self.options.folder} holds a checkpoint with {difference}; choose another "
-                    "folder, or set resume=False to start over there"
-                )
         return now
 
     def begin_round(self, number: int, arrays: ArrayRecord) -> None:

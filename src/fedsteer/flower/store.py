@@ -18,11 +18,12 @@ from fedsteer.errors import ConfigurationError, DataError
 from fedsteer.flower.asking import log
 from fedsteer.flower.model import to_named
 from fedsteer.options import listed
-from fedsteer.records import RecordWriter, Run
+from fedsteer.records import Checkpoint, RecordWriter, Run
 from fedsteer.records.checkpoint import remove_parts
 from fedsteer.records.files import filled, number, plain, utc_now, write_atomically
-from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, stream_file
+from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, remedy
 from fedsteer.records.rows import Tracker
+from fedsteer.records.writer import Check
 from fedsteer.steering.state import Arrays
 
 Row = dict[str, Any]
@@ -46,34 +47,40 @@ class RunStore:
         self.records: RecordWriter | None = None
         self._round_began = time.perf_counter()
 
-    def load(self, patience: float = 30.0) -> tuple[Arrays, Row] | None:
+    def load(
+        self, belongs: Check = lambda path, run: None, patience: float = 30.0
+    ) -> Checkpoint | None:
         """Read the checkpoint and cut the record files back to it.
 
-        A ServerApp may outlive its SuperLink for a while, so wait for the folder.
+        `belongs` refuses that of another run. A ServerApp may outlive its SuperLink for a while, so
+        wait for the folder.
         """
         if self.folder is None:
             return None
         records = self.records = self.records or RecordWriter(self.folder, patience)
-        if (found := records.load()) is None:
+        try:
+            found = records.load(belongs)
+        except DataError as error:
+            raise DataError(f"{error}; {remedy(self.folder)}") from error
+        if found is None:
             if records.flush()["rounds"]:
                 raise ConfigurationError(
                     f"{self.folder} holds another run; choose another folder, or set resume=False "
                     "to start over there"
                 )
             return None
-        arrays, run, offsets = found
-        if "identities" not in run:
-            raise DataError(f"{self.folder / CHECKPOINT} is not a checkpoint of a Flower run")
+        if found.warning:
+            log(WARNING, "fedsteer: %s", found.warning)
+        run, offsets = found.run, dict(found.offsets)
         self.pending, self.first_evaluation = run["pending"], run["first_evaluation"]
-        rows = Run(self.folder).rows("rounds")
-        if rows and self.pending is not None and rows[-1]["round"] == self.pending["round"]:
+        for name in ("rounds", "timing"):
             # The run ended after the evaluation: keep the row, and its time if that was written.
-            self.pending = None
-            for name in ("rounds", "timing"):  # without a row that was cut short
-                content = (self.folder / stream_file(name)).read_bytes()
-                offsets[name] = content.rfind(b"\n") + 1
+            row, end = records.row_after(name, offsets[name])
+            if run["pending"] is None or row.get("round") != run["pending"]["round"]:
+                break
+            self.pending, offsets[name] = None, end
         records.rewind(offsets)
-        return arrays, run
+        return found
 
     def begin(self, manifest: Mapping[str, Any]) -> None:
         """Start a new run, and drop the records of an older one in this folder."""
@@ -82,9 +89,9 @@ class RunStore:
         self.pending, self.first_evaluation, self.best = None, {}, None
         records = self.records = self.records or RecordWriter(self.folder)
         records.erase()
-        for name in (RESULT, FAILURE, CHECKPOINT, MODEL, BEST):
-            (self.folder / name).unlink(missing_ok=True)
         remove_parts(self.folder / CHECKPOINT)
+        for name in (RESULT, FAILURE, MODEL, BEST):
+            (self.folder / name).unlink(missing_ok=True)
         records.manifest(manifest, flwr=flwr.__version__)
 
     def plan(self, rounds: int) -> None:

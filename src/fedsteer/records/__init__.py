@@ -7,9 +7,10 @@ which `reader` reads too. docs/records.md says what is in each file.
 from fedsteer.records.checkpoint import load_server, read_checkpoint, save_server, write_checkpoint
 from fedsteer.records.pack import pack_records
 from fedsteer.records.reader import Run, find_runs, read_sheet, runs_of_sheet, without_copies
-from fedsteer.records.writer import RecordWriter
+from fedsteer.records.writer import Checkpoint, RecordWriter
 
 __all__ = [
+    "Checkpoint",
     "RecordWriter",
     "Run",
     "find_runs",

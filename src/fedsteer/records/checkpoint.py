@@ -5,21 +5,23 @@ complete. There is no pickle: a stranger's checkpoint is safe to open.
 
 Large arrays may stand beside it in parts, each written once. A part is the bytes of an array, or of
 one row of a table of long rows, in a file named after their digest. The checkpoint names its parts,
-so it switches to new ones when it is replaced; parts that it does not name are removed afterwards.
+so it switches to new ones when it is replaced. `generations` removes parts that nothing names.
 """
 
+import errno
 import json
+import os
 import zlib
 from collections.abc import Collection
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
-from fedsteer.records.files import write_atomically
+from fedsteer.records.files import naming, write_atomically
 from fedsteer.steering.state import Arrays, Server, State, pack_server, unpack_server
 
 CHECKSUM = "checksum"
@@ -30,12 +32,28 @@ ZEROS = "zeros"
 """Instead of a digest: there is no file for nothing."""
 
 
-def write_checkpoint(
-    path: Path, arrays: Arrays, meta: dict[str, Any], *, in_parts: bool = False
-) -> None:
-    """Write arrays and JSON-able `meta` to one file, atomically.
+class Pieces(NamedTuple):
+    """A checkpoint, and what of it is lost with damaged or missing parts."""
 
-    With `in_parts`, large arrays go to files of their own, and only if they changed.
+    arrays: Arrays  # zero where they are lost
+    meta: dict[str, Any]
+    parts: set[str]  # that are whole
+    lost: dict[str, list[int]]  # array -> its rows; of an array without rows [0]
+    problem: str  # what is wrong with the first such part; empty: nothing
+
+
+def write_checkpoint(
+    path: Path,
+    arrays: Arrays,
+    meta: dict[str, Any],
+    *,
+    in_parts: bool = False,
+    before: Path | None = None,
+) -> set[str]:
+    """Write arrays and JSON-able `meta` to one file, atomically; returns the parts that it names.
+
+    With `in_parts`, large arrays go to files of their own, and only if they changed. The checkpoint
+    that was there stays as `before`.
     """
     from safetensors.numpy import save
 
@@ -46,28 +64,52 @@ def write_checkpoint(
     whole = {name: np.asarray(arrays[name], order="C") for name in arrays if name not in large}
     header = meta | {CHECKSUM: _checksum(whole, meta)}
     # A single header entry: safetensors does not keep the order of several.
-    write_atomically(path, save(whole, {"fedsteer": json.dumps(header)}))
-    if in_parts:
-        remove_parts(path, keep={part for entry in listed.values() for part in entry["parts"]})
+    write_atomically(path, save(whole, {"fedsteer": json.dumps(header)}), before=before)
+    return {part for entry in listed.values() for part in entry["parts"]} - {ZEROS}
 
 
 def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
+    """Arrays and meta of a checkpoint that is whole."""
+    found = read_pieces(path)
+    if found.lost:
+        raise DataError(found.problem)
+    return found.arrays, found.meta
+
+
+def read_pieces(path: Path) -> Pieces:
+    """What can be read of a checkpoint. Only parts may be lost."""
     from safetensors import SafetensorError, safe_open
 
+    if not path.exists():
+        raise DataError(f"there is no checkpoint {path}")
+    if not os.access(path, os.R_OK):  # it may be whole; safetensors would say that it is not there
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     try:
         with safe_open(path, "np") as file:
-            meta = json.loads((file.metadata() or {})["fedsteer"])
+            meta = dict(json.loads((file.metadata() or {})["fedsteer"]))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise DataError(f"there is no checkpoint {path}") from None
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise DataError(f"{path} is not a checkpoint of fedsteer: {error}") from None
-    written = meta.pop(CHECKSUM, None)  # missing in old files
-    if written is not None and written != _checksum(arrays, meta):
+    written = meta.pop(CHECKSUM, None)
+    if written is None:
+        raise DataError(f"{path} has no checksum: it is damaged, or of an old version of fedsteer")
+    if written != _checksum(arrays, meta):
         raise DataError(f"{path} is damaged: its checksum does not match")
+    parts, lost, problem = set[str](), dict[str, list[int]](), ""
     for name, entry in meta.pop(PARTS, {}).items():
-        arrays[name] = _read_parts(path.with_name(PARTS), entry)
-    return arrays, meta
+        array = arrays[name] = np.zeros(entry["shape"], entry["dtype"])
+        split = len(entry["parts"]) > 1
+        for row, digest in enumerate(entry["parts"]):
+            piece = array[row] if split else array
+            try:
+                _read(path.with_name(PARTS) / digest, piece)
+            except DataError as error:
+                problem = problem or str(error)
+                rows = [row] if split else list(range(len(array) if array.ndim > 1 else 1))
+                lost[name] = [*lost.get(name, ()), *rows]
+            else:
+                parts.add(digest)
+    return Pieces(arrays=arrays, meta=meta, parts=parts, lost=lost, problem=problem)
 
 
 def remove_parts(path: Path, keep: Collection[str] = ()) -> None:
@@ -99,20 +141,11 @@ def _checksum(arrays: Arrays, meta: dict[str, Any]) -> str:
 
 
 def _write_parts(folder: Path, array: NDArray[Any]) -> dict[str, Any]:
-    """Write an array; returns what `_read_parts` needs."""
+    """Write an array; returns what `read_pieces` needs."""
     long_rows = array.ndim == 2 and len(array) > 1 and array[0].nbytes >= LARGE
     pieces = array if long_rows else [array]
     digests = [_write(folder, np.ascontiguousarray(piece)) for piece in pieces]
     return {"dtype": array.dtype.str, "shape": array.shape, "parts": digests}
-
-
-def _read_parts(folder: Path, entry: dict[str, Any]) -> NDArray[Any]:
-    array = np.zeros(entry["shape"], entry["dtype"])
-    pieces = array if len(entry["parts"]) > 1 else [array]
-    for piece, digest in zip(pieces, entry["parts"], strict=True):
-        if digest != ZEROS:
-            piece[...] = np.frombuffer(_read(folder / digest), piece.dtype).reshape(piece.shape)
-    return array
 
 
 def _write(folder: Path, piece: NDArray[Any]) -> str:
@@ -125,12 +158,23 @@ def _write(folder: Path, piece: NDArray[Any]) -> str:
     return digest
 
 
-def _read(path: Path) -> bytes:
-    content = path.read_bytes() if path.exists() else b""
-    if _digest(content) != path.name:
-        problem = "damaged" if path.exists() else "missing"
-        raise DataError(f"{path}, a part of a checkpoint, is {problem}")
-    return content
+def _read(path: Path, piece: NDArray[Any]) -> None:
+    """Read a part into the zeros of `piece`."""
+    if path.name == ZEROS:
+        return
+    try:
+        with naming(path):
+            content = path.read_bytes()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EIO):
+            raise
+        problem = "missing" if error.errno == errno.ENOENT else "damaged"
+    else:
+        if _digest(content) == path.name:
+            piece[...] = np.frombuffer(content, piece.dtype).reshape(piece.shape)
+            return
+        problem = "damaged"
+    raise DataError(f"{path}, a part of a checkpoint, is {problem}")
 
 
 def _digest(content: bytes | memoryview) -> str:

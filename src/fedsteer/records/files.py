@@ -1,42 +1,80 @@
 """JSON files and atomic writes: a kill leaves the old file or the new one, never half of one.
 
+What the disk refuses is said with the name of the file.
+
 Records of other programs may lack keys, so everything is looked up with `look` and `number`, which
 give None for what is missing.
 """
 
+import errno
 import json
 import math
 import os
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
+"""What file systems answer on which folders cannot be synced."""
 
-def write_atomically(path: Path, content: bytes | memoryview) -> None:
-    """Write next to the target, flush to disk, then rename over it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of reading, writing and syncing do not say which file it was; here they do."""
     try:
-        with open(new, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-        fsync_folder(path.parent)
-    except OSError as error:  # the disk is full, or the target is a folder
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def write_atomically(
+    path: Path, content: bytes | memoryview, *, before: Path | None = None
+) -> None:
+    """Write next to the target, flush to disk, then rename over it.
+
+    The file that was there stays as `before`. A kill may leave it under that name alone.
+    """
+    make_folder(path.parent)
+    new = path.with_name(path.name + ".new")
+    try:
+        with naming(path):  # the disk is full, or the target is a folder
+            with open(new, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if before is not None and path.exists():
+                os.replace(path, before)
+            os.replace(new, path)
+            fsync_folder(path.parent)
+    except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """With those above it; a power loss does not undo it."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in made:
+        fsync_folder(place.parent)
+
+
 def fsync_folder(folder: Path) -> None:
-    """Without this, a power loss may undo a rename."""
-    if os.name == "posix":  # elsewhere folders cannot be opened
+    """Without this, a power loss may undo that a file was made, renamed or removed."""
+    if os.name != "posix":  # elsewhere folders cannot be opened
+        return
+    with naming(folder):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
+        except OSError as error:
+            if error.errno not in NO_SYNC:
+                raise
         finally:
             os.close(handle)
 

@@ -1,5 +1,7 @@
 """File names in a run's folder (see `fedsteer.records`), and labels of runs in tables."""
 
+from pathlib import Path
+
 FORMAT = 1
 """Version of the record files, written to the manifest."""
 SEED = "seed-"
@@ -11,12 +13,19 @@ ARRAYS = "arrays.safetensors"
 MODEL = "model.safetensors"
 BEST = "best.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
+BEFORE = "checkpoint-before.safetensors"
+"""The checkpoint before it, in case that one is damaged."""
 FAILURE = "failure.json"
 RESULT = "result.json"
 SHEET = "sheet.json"
 """Which table or figure of the paper some records are."""
 FULL = "full"
 """The entry of a comparison in which every client takes part in every round."""
+
+
+def remedy(folder: Path) -> str:
+    """What helps if a run's folder cannot be continued from."""
+    return f"restore {folder} from a copy, or remove it to start over"
 
 
 def stream_file(stream: str) -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedsteer.errors import DataError
 from fedsteer.records import names
 from fedsteer.records.archive import ARCHIVE, read_archive
-from fedsteer.records.files import look, number
+from fedsteer.records.files import look, naming, number
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,23 @@ class Run:
     @property
     def preset_options(self) -> dict[str, Any] | None:
         """The options that the rule's preset stood for when a run to resume began, if known."""
-        if not (self.folder / names.CHECKPOINT).exists():
+        if not self.resumable:
             return None
         return look(self.manifest, "rule", "preset_options")
+
+    @property
+    def resumable(self) -> bool:
+        """Whether there is a checkpoint, of whatever kind."""
+        return any((self.folder / name).exists() for name in (names.CHECKPOINT, names.BEFORE))
+
+    @cached_property
+    def damage(self) -> str | None:
+        """Why a report cannot show it, in words; None if it can."""
+        try:
+            _ = self.manifest, self.result, self.rounds
+        except DataError as error:
+            return str(error)
+        return None
 
     @property
     def seed(self) -> int | None:
@@ -124,7 +138,8 @@ class Run:
         if self.packed is not None:
             return self.packed.get(name)
         try:
-            return (self.folder / name).read_bytes()
+            with naming(self.folder / name):
+                return (self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
 

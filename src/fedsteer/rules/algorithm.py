@@ -166,6 +166,10 @@ class Algorithm(ABC):
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:  # noqa: B027
         """Clients at these slots, of these sizes, are about to leave."""
 
+    def lose(self, memory: Memory, name: str, rows: Sequence[int]) -> bool:
+        """These rows of an array of its own memory are lost; whether it can go on without them."""
+        return False
+
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:

@@ -119,6 +119,18 @@ class Rule:
         memory.clients.leave(names)
         return new_state
 
+    def lose(self, state: State, rows: Mapping[str, Sequence[int]]) -> State:
+        """Go on without these rows of packed arrays (array -> rows), which are zero now.
+
+        Consumes `state`. Refused unless the rule knows how.
+        """
+        memory = self._memory_of(state)
+        for name, lost in rows.items():
+            own = name.removeprefix("state.own.")
+            if own == name or not self._acting(memory).lose(memory, own, lost):
+                raise StateError(f"{self.name} cannot go on without {name}")
+        return state.renew()
+
     def estimate(self, state: State, clients: Sequence[ClientId]) -> Array | None:
         """(m, d) the server's estimates of these clients' updates; None if the rule has none."""
         memory = self._memory_of(state)

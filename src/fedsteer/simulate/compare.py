@@ -1,8 +1,9 @@
 """Many runs: every rule under every seed, with the same draws, wherever they are executed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from fedsteer.errors import check_name
+from fedsteer.errors import DamagedRun, check_name
 from fedsteer.options import check_number
 from fedsteer.records import Run
 from fedsteer.simulate.cells import Cell
@@ -10,7 +11,7 @@ from fedsteer.simulate.executors.cluster import run_on_ray
 from fedsteer.simulate.executors.lockstep import run_in_lockstep, shares
 from fedsteer.simulate.executors.processes import run_in_processes
 from fedsteer.simulate.experiment import Experiment
-from fedsteer.simulate.runner import Report, found_run
+from fedsteer.simulate.runner import Report, found_run, give_up
 from fedsteer.simulate.world import build_world, usable_cores
 
 EXECUTORS = ("processes", "ray")
@@ -32,12 +33,19 @@ def compare_cells(
     """
     check_name("executor", executor, EXECUTORS)
     check_number("--jobs", jobs, whole=True, low=0)
+    damaged: dict[Path, str] = {}
     for cell in cells:  # refuse before anything is written
-        found_run(cell, resume)
-    if executor == "ray":
-        run_on_ray(cells, jobs, report)
-    else:
-        _run_here(cells, jobs, report)
+        try:
+            found_run(cell, resume)
+        except DamagedRun as error:
+            damaged[cell.folder] = str(error)
+    for folder, reason in damaged.items():
+        give_up(folder, reason)
+    usable = [cell for cell in cells if cell.folder not in damaged]
+    if usable and executor == "ray":
+        run_on_ray(usable, jobs, report)
+    elif usable:
+        _run_here(usable, jobs, report)
     return [Run(cell.folder) for cell in cells]
 
 

@@ -1,6 +1,7 @@
 """The manifest of a run, and whether a folder holds the same run."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,12 @@ def same_run(found: Run, cell: Cell) -> None:
     """Refuse to mix two different runs in one folder."""
     if not (found.folder / MANIFEST).exists():
         raise DataError(f"{found.folder} has a checkpoint but no {MANIFEST}")
-    before, checked = _with_defaults(found.manifest, cell.experiment), _files(cell.experiment)
+    refuse_another(found.folder, found.manifest, cell)
+
+
+def refuse_another(place: Path, identity: Mapping[str, Any], cell: Cell) -> None:
+    """Refuse a folder or checkpoint of another run than the cell's."""
+    before, checked = _with_defaults(identity, cell.experiment), _files(cell.experiment)
     rule = cell.rule.record()
     now = {"seed": cell.seed, "experiment": cell.experiment.as_dict(), "rule": rule}
     ignored = IGNORED | {f"experiment.participation.{key}" for key in checked if key in before}
@@ -41,28 +47,28 @@ def same_run(found: Run, cell: Cell) -> None:
         apart = _difference(name, before.get(name), plain(value), ignored)
         if apart is not None:
             raise ConfigurationError(
-                f"{found.folder} holds a run with another {apart}; choose another --out"
+                f"{place} holds a run with another {apart}; choose another --out"
             )
     for key, (path, checksum) in checked.items():
         if before.get(key, checksum) != checksum:
             raise ConfigurationError(
-                f"{path} has changed since {found.folder} was started; choose another --out"
+                f"{path} has changed since {place} was started; choose another --out"
             )
 
 
-def same_data(found: Run, world: World) -> None:
+def refuse_other_data(place: Path, before: Mapping[str, Any], world: World) -> None:
     """Resume is refused if the data or the partition changed."""
-    before, now = found.manifest, {"data": _data_record(world), "clients": _client_record(world)}
+    now = {"data": _data_record(world), "clients": _client_record(world)}
     for section, key in (("data", "checksums"), ("clients", "sizes"), ("clients", "holds")):
         known = (before.get(section) or {}).get(key)
         if known is not None and known != plain(now[section].get(key)):
             raise ConfigurationError(
-                f"{found.folder} was started with other {section} ({key}): another file, or a "
+                f"{place} was started with other {section} ({key}): another file, or a "
                 "version of fedsteer that divides them differently; choose another --out"
             )
 
 
-def _with_defaults(manifest: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
+def _with_defaults(manifest: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
     """As today's version would have written it.
 
     A setting younger than the manifest had its default. Older manifests also name the settings of
@@ -76,7 +82,7 @@ def _with_defaults(manifest: dict[str, Any], experiment: Experiment) -> dict[str
         if isinstance(section, dict) and isinstance(old, dict):
             known = {k: v for k, v in old.items() if k in section or name not in KINDS}
             written[name] = section | known
-    return manifest | {"experiment": usual | written}
+    return {**manifest, "experiment": usual | written}
 
 
 def _difference(name: str, before: Any, now: Any, ignored: set[str]) -> str | None:
@@ -92,20 +98,23 @@ def _difference(name: str, before: Any, now: Any, ignored: set[str]) -> str | No
 
 def manifest(world: World, rule: RuleSpec) -> dict[str, Any]:
     """What is being run, and what its numbers depend on."""
-    experiment = world.experiment
+    engine = {
+        "name": world.engine.name,
+        "device": world.experiment.run.device,
+        "threads": world.torch_threads,
+    }
+    numbers = {"engine": engine, "clients": _client_record(world), "dim": world.network.dim}
+    return identity(world, rule) | numbers
+
+
+def identity(world: World, rule: RuleSpec) -> dict[str, Any]:
+    """What tells a run from others; in its manifest and in its checkpoints."""
     return {
         "rule": rule.record(),
         "seed": world.seed,
-        "experiment": experiment.as_dict(),
-        "engine": {
-            "name": world.engine.name,
-            "device": experiment.run.device,
-            "threads": world.torch_threads,
-        },
+        "experiment": world.experiment.as_dict(),
         "data": _data_record(world),
-        **{key: checksum for key, (_, checksum) in _files(experiment).items()},
-        "clients": _client_record(world),
-        "dim": world.network.dim,
+        **{key: checksum for key, (_, checksum) in _files(world.experiment).items()},
     }
 
 

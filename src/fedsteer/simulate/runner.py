@@ -5,28 +5,38 @@ the files back to these lengths, so a run that was killed at any moment leaves t
 model, byte for byte, as one that was never interrupted.
 """
 
+import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsteer.errors import (
     ConfigurationError,
+    DamagedRun,
     DataError,
     FedsteerError,
     RoundRefused,
     TrainingFailed,
 )
 from fedsteer.records import RecordWriter, Run, write_checkpoint
-from fedsteer.records.files import filled, write_json
-from fedsteer.records.names import ARRAYS, CHECKPOINT, FAILURE, MODEL
+from fedsteer.records.files import filled, plain, write_json
+from fedsteer.records.names import ARRAYS, FAILURE, MODEL, remedy
 from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.loop import RoundResult, Simulation
-from fedsteer.simulate.manifest import environment, manifest, same_data, same_run
+from fedsteer.simulate.manifest import (
+    environment,
+    identity,
+    manifest,
+    refuse_another,
+    refuse_other_data,
+    same_run,
+)
 from fedsteer.simulate.world import build_world
 
 PATIENCE = 5.0
@@ -52,6 +62,7 @@ class OpenRun:
     cell: Cell
     simulation: Simulation
     records: RecordWriter
+    identity: dict[str, Any]  # for its checkpoints
     trackers: Sequence[Tracker] = ()
 
     def keep(self, result: RoundResult) -> None:
@@ -68,7 +79,8 @@ class OpenRun:
             self.save()
 
     def save(self) -> None:
-        self.records.save(*self.simulation.pack())
+        arrays, run = self.simulation.pack()
+        self.records.save(arrays, run | {"identity": self.identity})
 
     def finish(self) -> None:
         simulation, folder = self.simulation, self.cell.folder
@@ -85,21 +97,29 @@ class OpenRun:
             write_checkpoint(folder / ARRAYS, arrays, {})
         seconds = self.records.seconds
         self.records.finish({"finished": True} | simulation.result() | {"seconds": seconds})
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        self.records.forget()
 
     def fail(self, error: FedsteerError) -> None:
         """The run cannot continue; its records stay, with the reason."""
-        write_json(self.cell.folder / FAILURE, {"reason": str(error)})
+        give_up(self.cell.folder, str(error))
         self.records.close()
 
 
+def give_up(folder: Path, reason: str) -> None:
+    """Leave the reason in a run's folder, where it is found when all others are done."""
+    write_json(folder / FAILURE, {"reason": reason})
+
+
 def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ()) -> OpenRun | None:
-    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished."""
+    """Start the run of a cell, or `resume` it if its folder holds it; None if it is finished.
+
+    `DamagedRun` if it cannot be resumed.
+    """
     found = found_run(cell, resume)
     if found.finished:
         return None
     settings = cell.experiment
-    if (cell.folder / CHECKPOINT).exists():  # numbers must not change midway
+    if found.resumable:  # numbers must not change midway
         engine = found.manifest["engine"]
         before = {"run.engine": engine["name"], "run.threads": engine["threads"]}
         settings = settings.changed(before)
@@ -111,28 +131,62 @@ def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ())
     rule = spec.build(cell.experiment, cell.seed, world.reported)
     simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
-    with ExitStack() as unless_opened:
+    with ExitStack() as unless_opened, _of_this_run_alone(cell):
         unless_opened.callback(records.close)
         found = found_run(cell, resume)  # another process may have written here meanwhile
         if found.finished:
             return None
-        checkpoint = records.load()
-        if checkpoint is None:
-            records.erase()
-        else:
-            same_data(found, world)
-            try:
-                simulation.restore(checkpoint.arrays, checkpoint.run)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{cell.folder / CHECKPOINT} is damaged: {error!r}") from error
-            records.rewind(checkpoint.offsets)
-        found.rows("rounds")  # raises if they are damaged: now, not after all rounds
+        resumed = _restore(cell, simulation, records, found)
         unless_opened.pop_all()
     (cell.folder / FAILURE).unlink(missing_ok=True)
+    as_asked = replace(world, experiment=cell.experiment)
+    if not resumed:
+        records.manifest(manifest(as_asked, cell.rule), **environment(cell.experiment.run.device))
+    return OpenRun(
+        cell=cell,
+        simulation=simulation,
+        records=records,
+        identity=plain(identity(as_asked, cell.rule)),
+        trackers=trackers,
+    )
+
+
+def _restore(cell: Cell, simulation: Simulation, records: RecordWriter, found: Run) -> bool:
+    """Go back to the checkpoint in the folder; without one, to the beginning."""
+
+    def belongs(path: Path, run: dict[str, Any]) -> None:
+        if "identity" not in run:
+            raise ConfigurationError(f"{path} is not a checkpoint of the simulator")
+        refuse_another(path, run["identity"], cell)
+        refuse_other_data(path, run["identity"], simulation.world)
+
+    try:
+        checkpoint = records.load(belongs)
+    except ConfigurationError as error:  # the folder is this run's, but not its checkpoint
+        raise DataError(str(error)) from error
     if checkpoint is None:
-        value = manifest(replace(world, experiment=cell.experiment), cell.rule)
-        records.manifest(value, **environment(cell.experiment.run.device))
-    return OpenRun(cell=cell, simulation=simulation, records=records, trackers=trackers)
+        records.erase()
+        return False
+    refuse_other_data(cell.folder, found.manifest, simulation.world)
+    try:
+        simulation.restore(checkpoint.arrays, checkpoint.run)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{cell.folder} has a damaged checkpoint: {error!r}") from error
+    if checkpoint.warning:
+        logging.getLogger("fedsteer").warning("fedsteer: %s", checkpoint.warning)
+    records.rewind(checkpoint.offsets)
+    return True
+
+
+@contextmanager
+def _of_this_run_alone(cell: Cell) -> Iterator[None]:
+    """What is wrong with the files of one run says nothing about other runs."""
+    try:
+        yield
+    except DamagedRun:
+        raise
+    except DataError as error:
+        raise DamagedRun(f"{error}; {remedy(cell.folder)}") from error
 
 
 def run_cell(
@@ -205,9 +259,11 @@ def _one_round(runs: Sequence[OpenRun], report: Callable[[Cell, Progress], None]
 def found_run(cell: Cell, resume: bool) -> Run:
     """What is in the cell's folder; refused unless it is nothing or this run, to be resumed."""
     found = Run(cell.folder)
-    if found.finished or (cell.folder / CHECKPOINT).exists():
-        same_run(found, cell)
-        if not resume:
+    with _of_this_run_alone(cell):
+        begun = found.finished or found.resumable
+        if begun:
+            same_run(found, cell)
+        if begun and not resume:
             raise ConfigurationError(
                 f"{cell.folder} already holds this run; "
                 "--resume continues it, --out starts elsewhere"

@@ -220,6 +220,14 @@ class FedSteer(Algorithm):
         if own.sketches is not None:
             own.sketches[slots] = 0.0
 
+    def lose(self, memory: Memory, name: str, rows: Sequence[int]) -> bool:
+        own: FedSteerMemory = memory.own
+        if name != "columns.rows":
+            return False
+        for column in rows:  # their owners fill them again
+            own.coordinates.change_basis(own.columns.vacate(column, keep_owner=True))
+        return True
+
     def after_cycle(
         self, memory: Memory, collected: Collected, cycle: int, *, last: bool
     ) -> Component:

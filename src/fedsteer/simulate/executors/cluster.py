@@ -19,7 +19,6 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, FedsteerError, extra, first_line
 from fedsteer.records import Run
-from fedsteer.records.names import CHECKPOINT
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.executors import task as tasks
 from fedsteer.simulate.executors.task import Office, Task, carry_out, pack, unpack
@@ -125,7 +124,7 @@ class _Sweep:
             task = Task(
                 attempt=self.attempts,
                 cell=cell,
-                parcel=pack(cell.folder) if (cell.folder / CHECKPOINT).exists() else None,
+                parcel=pack(cell.folder) if Run(cell.folder).resumable else None,
                 send_every=tasks.SEND_EVERY,
             )
             gpus = {} if cell.experiment.run.device == "cpu" else {"num_gpus": 1}
@@ -195,7 +194,7 @@ def _with_threads(ray: Any, cells: Sequence[Cell]) -> Iterator[Cell]:
     usual: dict[int, int] = {}  # by experiment
     for cell in cells:
         key = id(cell.experiment)
-        if (cell.folder / CHECKPOINT).exists():
+        if Run(cell.folder).resumable:
             threads = int(Run(cell.folder).manifest["engine"]["threads"])
         elif cell.experiment.run.device != "cpu":
             threads = 0  # they do not matter

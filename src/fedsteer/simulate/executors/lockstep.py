@@ -14,9 +14,9 @@ from operator import attrgetter
 import numpy as np
 import torch
 
-from fedsteer.errors import ConfigurationError
+from fedsteer.errors import ConfigurationError, DamagedRun
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.runner import OpenRun, Report, open_run, run_together
+from fedsteer.simulate.runner import OpenRun, Report, give_up, open_run, run_together
 from fedsteer.simulate.world import build_world
 
 # What runs in lock-step have in common.
@@ -39,7 +39,11 @@ def run_in_lockstep(
         runs: list[OpenRun] = []
         with ExitStack() as files:
             for cell in part:
-                run = open_run(cell, resume=True)
+                try:
+                    run = open_run(cell, resume=True)
+                except DamagedRun as error:  # it must not cost the others
+                    give_up(cell.folder, str(error))
+                    continue
                 if run is not None:
                     files.callback(run.records.close)
                     runs.append(run)

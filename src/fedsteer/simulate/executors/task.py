@@ -1,8 +1,8 @@
 """One run as a task of a Ray cluster: the side of the machine that computes.
 
-Files travel as a parcel. Packing reads the checkpoint first: records appended in the meantime are
-beyond its offsets and are cut off on resume. Unpacking writes the checkpoint after the records, and
-the result last, so a kill in between leaves a run that can be resumed or is finished.
+Files travel as a parcel. Packing reads the checkpoints first: records appended in the meantime are
+beyond their offsets and are cut off on resume. Unpacking writes them after the records, and the
+result last, so a kill in between leaves a run that can be resumed or is finished.
 """
 
 import platform
@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer import __version__
-from fedsteer.errors import ConfigurationError, FedsteerError
+from fedsteer.errors import ConfigurationError, DamagedRun, FedsteerError
 from fedsteer.records.files import write_atomically
 from fedsteer.records.names import (
     ARRAYS,
+    BEFORE,
     CHECKPOINT,
     FAILURE,
     MANIFEST,
@@ -29,7 +30,7 @@ from fedsteer.records.names import (
     stream_file,
 )
 from fedsteer.simulate.cells import Cell
-from fedsteer.simulate.runner import Interrupted, Progress, run_cell
+from fedsteer.simulate.runner import Interrupted, Progress, give_up, run_cell
 
 TELL_EVERY = 0.5  # seconds between two messages of a run
 SEND_EVERY = 20.0
@@ -41,12 +42,13 @@ Parcel = dict[str, NDArray[np.uint8]]
 Message = tuple[int, Progress | None, tuple[Any, ...]]
 """An attempt, its progress, and at most one reference to a parcel, which may be large."""
 
-IN_ORDER = (MANIFEST, *map(stream_file, STREAMS), CHECKPOINT, ARRAYS, MODEL, FAILURE, RESULT)
+CHECKPOINTS = (BEFORE, CHECKPOINT)
+IN_ORDER = (MANIFEST, *map(stream_file, STREAMS), *CHECKPOINTS, ARRAYS, MODEL, FAILURE, RESULT)
 
 
 def pack(folder: Path) -> Parcel:
     """All files of a run as they are now."""
-    paths = [folder / name for name in dict.fromkeys((CHECKPOINT, *IN_ORDER))]
+    paths = [folder / name for name in dict.fromkeys((*CHECKPOINTS, *IN_ORDER))]
     return {path.name: np.fromfile(path, np.uint8) for path in paths if path.exists()}
 
 
@@ -58,7 +60,8 @@ def unpack(parcel: Parcel, folder: Path) -> None:
         if name in parcel:
             write_atomically(folder / name, parcel[name].data)
     if RESULT in parcel:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
+        for name in CHECKPOINTS:
+            (folder / name).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,8 @@ def carry_out(task: Task, office: Any) -> tuple[Parcel, bool]:
             )
         except Interrupted:
             stopped = True
+        except DamagedRun as error:
+            give_up(folder, str(error).replace(str(folder), str(task.cell.folder)))
         except (FedsteerError, OSError) as error:
             raise ConfigurationError(f"{here} says: {error}") from None
         return pack(folder), stopped
