@@ -81,10 +81,11 @@ def test_a_finished_run_can_be_extended(tmp_path: Path) -> None:
     assert read_json(tmp_path / "result.json")["accuracy"] == 0.3
 
 
-def test_a_row_cut_short_by_the_kill_is_written_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", [20, 1])  # 1: only the end of the line
+def test_a_row_cut_short_by_the_kill_is_written_again(missing: int, tmp_path: Path) -> None:
     FedSteer(folder=str(tmp_path)).start(world(), arrays(**INITIAL), num_rounds=2)
     whole = (tmp_path / "rounds.jsonl").read_bytes()
-    (tmp_path / "rounds.jsonl").write_bytes(whole[:-20])
+    (tmp_path / "rounds.jsonl").write_bytes(whole[:-missing])
     FedSteer(folder=str(tmp_path)).start(world(), arrays(**INITIAL), num_rounds=2)
     assert (tmp_path / "rounds.jsonl").read_bytes() == whole
 

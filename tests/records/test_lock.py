@@ -59,6 +59,13 @@ def test_a_file_names_the_writer(no_locks: None, tmp_path: Path) -> None:
     RecordWriter(tmp_path).close()
 
 
+def test_the_lock_of_the_next_writer_stays(no_locks: None, tmp_path: Path) -> None:
+    """Somebody removed ours and began another one."""
+    with closing(RecordWriter(tmp_path)):
+        path = left_behind(tmp_path, host="elsewhere")
+    assert path.exists()
+
+
 def test_with_locks_there_is_no_such_file(tmp_path: Path) -> None:
     with closing(RecordWriter(tmp_path)):
         assert not (tmp_path / LOCK).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.records import Run
-from fedsteer.records.names import CHECKPOINT, FAILURE
+from fedsteer.records.names import BEFORE, CHECKPOINT, FAILURE
 from fedsteer.simulate.cells import plan_cells
 from fedsteer.simulate.executors import task as tasks
 from fedsteer.simulate.executors.task import Task, carry_out, pack, unpack
@@ -106,6 +107,23 @@ def test_threads_chosen_elsewhere_are_no_other_experiment(tmp_path: Path) -> Non
     assert run.manifest["engine"]["threads"] == 3
     assert run.manifest["experiment"]["run"]["threads"] == 0
     assert run_cell(cell, resume=True).finished
+
+
+def test_a_damaged_run_comes_home_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet = SimpleNamespace(watch=lambda progress: None, stopping=False)
+    monkeypatch.setattr(tasks, "Correspondent", lambda *given: quiet)
+    cell = plan_cells(small(), ["fedavg"], tmp_path)[0]
+    stopped_run(cell.folder, after=5, entry="fedavg")
+    for damaged, name in enumerate((CHECKPOINT, BEFORE), start=1):
+        (cell.folder / name).write_bytes(b"torn")
+        task = Task(attempt=1, cell=cell, parcel=pack(cell.folder), send_every=20.0)
+        parcel, stopped = carry_out(task, None)
+        assert not stopped and (FAILURE in parcel) == (damaged == 2)
+    unpack(parcel, cell.folder)
+    words = f"{cell.folder / CHECKPOINT} is not a checkpoint of fedsteer"
+    assert str(Run(cell.folder).failure).startswith(words)
 
 
 def test_a_machine_with_another_fedsteer_says_so(tmp_path: Path) -> None:

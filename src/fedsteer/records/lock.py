@@ -60,7 +60,9 @@ def _claim_by_name(path: Path, deadline: float) -> Callable[[], None]:
     ours = _this_process()
     while not _made(path, ours):
         if _has_ended(found := _read(path)):
-            write_atomically(path, json.dumps(ours).encode())
+            own = path.with_name(f"{LOCK}.{ours['pid']}")  # others may do the same
+            write_atomically(own, json.dumps(ours).encode())
+            os.replace(own, path)
             time.sleep(SETTLE)  # of several that saw it ended, the last to write remains
             if _read(path) == ours:
                 break
