@@ -217,6 +217,10 @@ def test_files_of_others_in_a_folder_of_the_same_name_stay(tmp_path: Path) -> No
     (tmp_path / PARTS).mkdir()
     (tmp_path / PARTS / "mine").write_text("of the user")
     generations = Generations(tmp_path)
-    generations.write(content(1), {"number": 1})
+    for number in (1, 2):
+        generations.write(content(number), {"number": number})
+    flip(tmp_path / CHECKPOINT)
+    generations.read(lambda path, meta: None)
+    generations.write(content(3), {"number": 3})
     generations.forget()
     assert [path.name for path in tmp_path.rglob("*")] == [PARTS, "mine"]

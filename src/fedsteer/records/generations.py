@@ -35,7 +35,7 @@ class Generations:
 
         A damaged one is replaced instead. The old files are renamed, not written again.
         """
-        if self._damaged:  # else a part of the same content would not be written again
+        if in_parts and self._damaged:  # else a part of the same content would not be written again
             remove_parts(self._newer, keep=self._parts)
         before = self._older if self._sound else None
         parts = write_checkpoint(self._newer, arrays, meta, in_parts=in_parts, before=before)
