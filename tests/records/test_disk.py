@@ -14,7 +14,7 @@ import pytest
 from fedsteer.errors import DataError
 from fedsteer.records import RecordWriter, Run
 from fedsteer.records.files import fsync_folder, make_folder, write_atomically
-from fedsteer.records.names import BEFORE, CHECKPOINT
+from fedsteer.records.names import BEFORE, CHECKPOINT, STREAMS
 
 REFUSALS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES]
 
@@ -152,7 +152,7 @@ def test_rows_are_on_disk_before_their_checkpoint_and_that_before_the_next_round
         use(records)
         calls.clear()
         records.save({"model": np.ones(3)}, {"number": 2})
-    rows = [f"sync {name}.jsonl" for name in ("rounds", "clients", "timing")]
+    rows = [f"sync {name}.jsonl" for name in STREAMS]
     renames = [f"rename {BEFORE}", f"rename {CHECKPOINT}"]
     assert calls == [*rows, f"sync {CHECKPOINT}.new", *renames, f"sync {tmp_path.name}"]
 
