@@ -6,7 +6,7 @@ JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
-EXTRAS := sim,flower,tracking,dev
+EXTRAS := sim,flower,privacy,tracking,dev
 
 .DEFAULT_GOAL := help
 .PHONY: help install run test lint types tests test-slow test-engine chaos test-ray bench bench-peers results format clean

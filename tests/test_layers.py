@@ -26,7 +26,7 @@ import fedsteer
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "fedsteer"
 
-SIMULATED = {"data", "participation", "training"}
+SIMULATED = {"data", "participation", "privacy", "training"}
 BENCHED = {"data", "training", "simulate", "report"}
 
 # Layer -> the layers it may import, besides itself. "fedsteer" is the package's own __init__.py.
@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "options": {"errors"},
     "draws": set(),
     "gpu": {"errors"},
+    "privacy": {"errors", "options"},
     "steering": {"errors", "options", "gpu"},
     "rules": {"errors", "options", "draws", "steering"},
     "fedsteer": {"errors", "steering", "rules"},
@@ -67,6 +68,7 @@ LIBRARIES: dict[str, set[str]] = {
     "errors": set(),
     "options": set(),
     "draws": {"numpy"},
+    "privacy": {"numpy", "dp_accounting"},
     "steering": {"numpy"},
     "rules": {"numpy"},
     "records": {"numpy", "safetensors"},
@@ -83,7 +85,7 @@ EXCEPTIONS = {
 
 # Never imported at the top of a file, so that a machine with numpy and torch alone can run us.
 LAZY = {"flwr", "plotly", "pooch", "psutil", "rich", "safetensors", "sklearn", "tensorboard"}
-LAZY |= {"matplotlib", "ray"}
+LAZY |= {"dp_accounting", "matplotlib", "ray"}
 LAZY_EXCEPT = {"flower": {"flwr"}}
 
 

@@ -286,7 +286,7 @@ def flower_run(folder: Path, **evaluation: float) -> Path:
     with closing(RecordWriter(folder)) as writer:
         writer.manifest({"rule": {"name": "fedsteer", "label": "fedsteer"}, "seed": 0})
         for moment in range(1, 6):
-            counts = {"asked": 10, "failed": moment, "active": 9 - moment}
+            counts = {"asked": 10, "failed": moment, "active": 9 - moment, "epsilon": 2.0 * moment}
             known = {name: value / moment for name, value in evaluation.items()}
             row = {"round": moment, "training_round": moment, "phase": "train", **counts, **known}
             writer.append("rounds", row)
@@ -303,13 +303,15 @@ def test_without_an_accuracy_the_loss_is_drawn(tmp_path: Path) -> None:
     assert data_of(page)["measure"] == "accuracy" and "Accuracy over training" in page
 
 
-def test_how_many_were_asked_answered_and_used(tmp_path: Path) -> None:
+def test_how_many_were_asked_answered_and_used_and_at_what_cost(tmp_path: Path) -> None:
     data = data_of(page_of(flower_run(tmp_path, loss=1.0)))
     assert data["panels"]["answers"] == ["asked", "answered", "used"]
     (answers,) = data["answers"]
     assert answers["asked"]["y"] == [10] * 5
     assert answers["answered"]["y"] == [9, 8, 7, 6, 5]
     assert answers["used"]["y"] == [8, 7, 6, 5, 4]
+    assert data["panels"]["privacy"] == ["epsilon"]
+    assert data["privacy"][0]["epsilon"]["y"] == [2, 4, 6, 8, 10]
 
 
 def test_full_size_comparison_is_small_and_quick(tmp_path: Path) -> None:

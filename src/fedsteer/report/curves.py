@@ -25,6 +25,7 @@ MEDIANS = {
         "alignment": "alignment",
         "trust in estimates": "trust",
     },
+    "privacy": {"epsilon": "epsilon"},
     "answers": {"asked": "asked", "answered": "answered", "used": "used"},
 }
 """Plot -> its panels -> the column that each shows; see `median_curves`."""

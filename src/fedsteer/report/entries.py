@@ -120,7 +120,7 @@ def _by_settings(experiment: str, runs: list[Run]) -> dict[str, list[Run]]:
 
 def _settings(run: Run) -> dict[str, str]:
     """What all runs of a comparison have in common, as text."""
-    common = ("data", "partition", "participation", "model", "training", "server")
+    common = ("data", "partition", "participation", "model", "training", "server", "privacy")
     experiment = look(run.manifest, "experiment")
     found = {
         f"{section}.{key}": json.dumps(value)

@@ -17,7 +17,7 @@ from fedsteer.report.statistics import Estimate, estimate, height
 
 TOTALS = (  # keys of result.json; `server_bytes` is the peak
     *("server_bytes", "bytes_up", "bytes_down", "uploads"),
-    *("warm_up_rounds", "warm_up_uploads", "seconds"),
+    *("warm_up_rounds", "warm_up_uploads", "seconds", "epsilon"),
 )
 
 

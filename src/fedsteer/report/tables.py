@@ -68,6 +68,7 @@ def columns(summary: Summary) -> list[Column]:
         Column("client spread", "standard deviation of accuracy over clients, in points",
                "clients_std", percent),
         Column("worst tenth", "accuracy that nine in ten clients exceed", "clients_p10", percent),
+        Column("epsilon", "of the client whose privacy it cost most", "epsilon", "{:.3g}".format),
         Column("memory", "peak memory of the server rule", "server_bytes", size),
         Column("sent up", "bytes from clients to server", "bytes_up", size),
         Column("sent down", "bytes from server to clients", "bytes_down", size),

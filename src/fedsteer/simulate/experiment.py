@@ -16,6 +16,7 @@ from fedsteer.data import PARTITIONS, PartitionOptions
 from fedsteer.errors import ConfigurationError, check_name, unknown
 from fedsteer.options import check_options, check_value, default_of, option, single
 from fedsteer.participation import PROCESSES, ParticipationOptions
+from fedsteer.privacy import Privacy
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
 from fedsteer.training.local import LocalTraining
@@ -79,6 +80,7 @@ class Experiment:
     model: Model = field(default_factory=Model)
     training: LocalTraining = field(default_factory=LocalTraining)
     server: ServerOptimiser = field(default_factory=ServerOptimiser)
+    privacy: Privacy = field(default_factory=Privacy)
     run: RunPlan = field(default_factory=RunPlan)
     rules: list[str] = field(default_factory=lambda: ["fedsteer"])
     seeds: int = option(5, "how many, from 0 on", low=1)

@@ -6,15 +6,17 @@ itself takes place in rounds T+1, T+2, ... of the participation process.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, as_tensor
 
+from fedsteer.draws import generator
 from fedsteer.errors import ConfigurationError, Diverged
+from fedsteer.privacy import Ledger, release
 from fedsteer.records.files import utc_now
 from fedsteer.records.rows import Totals, client_rows, round_row
 from fedsteer.rules import Requests, Round, Rule
@@ -65,6 +67,7 @@ class Simulation:
         own_rate = ServerOptimiser(average=server.average)
         self.optimiser = own_rate if self.rule.own_rate else server
         self.moments = self.optimiser.init()
+        self.ledger = Ledger(self.world.experiment.privacy)
         self.watch = [client for client in run.watch if 0 <= client < self.world.partition.clients]
         for owner in getattr(self.rule.options, "core_set", None) or ():
             if owner not in range(self.world.partition.clients):
@@ -75,8 +78,9 @@ class Simulation:
 
     @property
     def finished(self) -> bool:
-        """Whether all training rounds are done."""
-        return self.trained >= self.world.experiment.run.rounds
+        """Whether all training rounds are done, or all privacy budgets are spent."""
+        done = self.trained >= self.world.experiment.run.rounds
+        return done or not any(map(self.ledger.within, range(self.world.partition.clients)))
 
     def rounds(self) -> Iterator[RoundResult]:
         """Round after round until the end."""
@@ -97,8 +101,8 @@ class Simulation:
         drawn = self.trained + 1 if training else total + self.number
         if not training and self.number > MOST_WARM_UP:
             raise ConfigurationError("the warm-up waits for a client that never takes part")
-        available = self.world.participation.present(drawn).tolist()
-        requests = self.rule.plan(self.state, self.number, available)
+        available, able = self.world.participation.present(drawn).tolist(), self.ledger.within
+        requests = self.rule.plan(self.state, self.number, list(filter(able, available)))
         return Asked(
             requests=requests,
             orders=self._orders(requests, drawn, drawn if training else 0),
@@ -110,8 +114,9 @@ class Simulation:
         """The second half: the rule steps, the model moves, the result is put together."""
         clock = [asked.began, perf_counter()]
         requests, training = asked.requests, asked.training
+        answers = self._private(self._answers(requests, trained))
         try:
-            step = self.rule.step(self.state, self._answers(requests, trained))
+            step = self.rule.step(self.state, answers)
             self.state = step.state
             if step.action == "move":
                 moved = self.optimiser.step(self.moments, self.model, step.delta)
@@ -140,17 +145,21 @@ class Simulation:
         columns = self._count(requests, training)
         columns["train_loss"] = float(trained.losses.mean()) if len(trained.losses) else None
         work = zip(requests.everyone, trained.losses.tolist(), trained.steps.tolist(), strict=True)
-        extras = {client: {"loss": loss, "steps": steps} for client, loss, steps in work}
+        cost = self.ledger.columns
+        extras = {
+            client: {"loss": loss, "steps": steps} | cost(client) for client, loss, steps in work
+        }
         found, collected = step.diagnostics, set(requests.collect)
         return RoundResult(
-            row=round_row(self.number, found, **columns) | evaluation,
+            row=round_row(self.number, found, **columns, **cost()) | evaluation,
             timing=timing,
             clients=client_rows(self.number, found, collected, extras),
         )
 
     def result(self) -> dict[str, Any]:
         """The summary of a finished run."""
-        return self.last | self.totals.result(self.number, self.trained)
+        totals = self.totals.result(self.number, self.trained)
+        return self.last | totals | self.ledger.columns()
 
     def pack(self) -> tuple[Arrays, dict[str, Any]]:
         """Everything needed to resume exactly here."""
@@ -158,7 +167,7 @@ class Simulation:
         if self.watched:
             arrays["watched"] = np.stack(self.watched)
         meta = {"number": self.number, "trained": self.trained, "totals": asdict(self.totals)}
-        return arrays, meta | {"last": self.last} | server
+        return arrays, meta | {"last": self.last, "releases": self.ledger.pack()} | server
 
     def restore(self, arrays: Arrays, meta: dict[str, Any]) -> None:
         """The inverse of `pack`."""
@@ -167,6 +176,7 @@ class Simulation:
         self.number, self.trained = meta["number"], meta["trained"]
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
+        self.ledger.restore(meta.get("releases", ()))
 
     def _orders(self, asked: Requests, drawn: int, trained: int) -> list[Order]:
         """What each client asked has to do; participation and batches are those of `drawn`.
@@ -208,6 +218,18 @@ class Simulation:
             refresh=asked.refresh or None,
             **{name: getattr(trained, name) for name in REPORTED},
         )
+
+    def _private(self, answers: Round) -> Round:
+        """The answers clipped and noised, if the experiment asks for privacy."""
+        privacy, clients = self.ledger.privacy, answers.clients
+        if not privacy.on or not clients:
+            return answers
+        rows = []
+        for client, update in zip(clients, answers.updates, strict=True):
+            draw = generator(self.world.seed, "privacy", round=self.number, client=client)
+            rows.append(release(update.cpu().numpy(), privacy, draw.standard_normal))
+        self.ledger.count(clients)
+        return replace(answers, updates=as_tensor(np.stack(rows)).to(answers.updates))
 
     def _count(self, asked: Requests, training: bool) -> dict[str, Any]:
         """Add the round to the totals; its columns for traffic and memory."""

@@ -39,7 +39,7 @@ const plots = (() => {
   function has(view, name, panel) {
     if (name === "holds") return data.holds[view.experiment] !== null;
     const list = name === "groups" ? data.accuracy.map((curve) => curve?.groups[panel])
-      : ["staleness", "variance", "pace", "answers"].includes(name) ? data[name].map((parts) => parts?.[panel])
+      : ["staleness", "variance", "pace", "answers", "privacy"].includes(name) ? data[name].map((parts) => parts?.[panel])
       : data[name];
     return here(view, list).length > 0;
   }
@@ -219,15 +219,16 @@ const plots = (() => {
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
   }
 
-  function answers(view, panel) {
-    const known = shown(view, data.answers).filter((entry) => data.answers[entry][panel]);
-    const traces = known.map((entry) => line(view, entry, data.answers[entry][panel].x,
-      data.answers[entry][panel].y, `training round %{x}<br>${panel} %{y:.3g}`));
+  const fromZero = (name) => (view, panel) => {
+    const known = shown(view, data[name]).filter((entry) => data[name][entry][panel]);
+    const traces = known.map((entry) => line(view, entry, data[name][entry][panel].x,
+      data[name][entry][panel].y, `training round %{x}<br>${panel} %{y:.3g}`));
     // One scale for all panels, so that they can be compared.
-    const all = known.flatMap((entry) => Object.values(data.answers[entry]).flatMap((one) => one.y));
+    const all = known.flatMap((entry) => Object.values(data[name][entry]).flatMap((one) => one.y));
     const y = { title: panel, range: [0, 1.05 * Math.max(1, ...all)] };
     return { data: traces, layout: layout(view, { title: "training round" }, y) };
-  }
+  };
+  const answers = fromZero("answers"), privacy = fromZero("privacy");
 
   function cost(view) {
     const traces = shown(view, data.cost).filter((entry) => view.cost in data.cost[entry])
@@ -338,6 +339,6 @@ const plots = (() => {
     return { data: traces, layout: layout(view, { title: withWarmUp, rangemode: "tozero" }, y) };
   }
 
-  return { accuracy, groups, residual, staleness, variance, pace, answers, cost, coordinates, holds, raster,
+  return { accuracy, groups, residual, staleness, variance, pace, answers, privacy, cost, coordinates, holds, raster,
     events, rasterLegend, hasGaps, has, here, shown, ruleOf, records: data, palettes };
 })();
