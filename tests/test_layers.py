@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": {"errors", "records"},
     "watch": {"errors", "records", "report"},
     "bench": {"draws", "fedsteer", "rules", *BENCHED},
-    "flower": {"errors", "options", "draws", "steering", "rules", "records"},
+    "flower": {"errors", "options", "draws", "steering", "rules", "records", "privacy"},
     "experiments": set(),
     "cli": {
         "errors",

@@ -103,7 +103,7 @@ def steps(folder: Path) -> np.ndarray:
     return np.array([row["delta_norm"] for row in Run(folder).rounds])
 
 
-def without_waiting(grid: Any, wanted: int, seconds: float) -> dict[int, bytes]:
+def without_waiting(grid: Any, *given: Any) -> dict[int, bytes]:
     return {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
 
 

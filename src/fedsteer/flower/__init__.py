@@ -13,9 +13,10 @@ except ModuleNotFoundError as error:  # pragma: no cover - without the extra
 from collections.abc import Mapping
 from typing import Any
 
-from fedsteer.flower.client import report_identity
+from fedsteer.flower.client import private_updates, report_identity
 from fedsteer.flower.options import StrategyOptions
 from fedsteer.flower.strategy import RuleStrategy
+from fedsteer.privacy import Privacy
 from fedsteer.records.trackers import prometheus
 
 __all__ = [
@@ -28,10 +29,12 @@ __all__ = [
     "FedStale",
     "FedSteer",
     "FedVARP",
+    "Privacy",
     "RuleStrategy",
     "Scaffold",
     "StrategyOptions",
     "make_strategy",
+    "private_updates",
     "prometheus",
     "report_identity",
 ]

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from logging import INFO, WARNING, getLogger
@@ -24,8 +24,10 @@ CORRECTION = "correction"
 """Name of the second array record, which clients add to their gradients."""
 
 
-def await_nodes(grid: Grid, wanted: int, seconds: float) -> dict[int, bytes]:
-    """Wait until `wanted` nodes are online or the time is up.
+def await_nodes(
+    grid: Grid, wanted: int, seconds: float, able: Callable[[dict[int, bytes]], int] = len
+) -> dict[int, bytes]:
+    """Wait until `wanted` nodes are online or the time is up; `able` says how many of them count.
 
     Returns the nodes that are online and their public keys (empty if Flower has none).
     """
@@ -33,10 +35,10 @@ def await_nodes(grid: Grid, wanted: int, seconds: float) -> dict[int, bytes]:
     while True:
         online = {node.node_id: bytes(node.public_key) for node in grid.get_nodes()}
         left = deadline - time.monotonic()
-        if len(online) >= wanted or left <= 0:
+        if (count := able(online)) >= wanted or left <= 0:
             return online
-        if len(online) != announced:
-            announced = len(online)
+        if count != announced:
+            announced = count
             log(INFO, "fedsteer: waiting up to %.0f s: %s of %s nodes", left, announced, wanted)
         time.sleep(min(1.0, left))
 

@@ -4,31 +4,70 @@ identity:  ClientApp(mods=[report_identity]) sends the node's partition id along
 FedProx:   add `proximal_penalty(model, message, sent)` to the loss
 SCAFFOLD and FedSteer with `local_rate`:
            call `add_correction(model, message)` between backward() and step(), report "num-steps"
+privacy:   ClientApp(mods=[private_updates(Privacy(...))]) clips updates and adds noise
 
 Other rules need nothing; FedAWE's clients receive the model they continue from as usual. Without
 torch, use `proximal_strength(message)` and `correction(message)`.
 """
 
 from collections.abc import Callable, Sequence
+from glob import escape
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
 from numpy.typing import NDArray
 
 from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import CORRECTION
 from fedsteer.flower.metrics import number_in
+from fedsteer.flower.model import Layout, to_named, to_record
+from fedsteer.flower.releases import ARRAYS, CLIP, NOISE
+from fedsteer.privacy import Privacy, release, secret_normals
+
+Answer = Callable[[Message, Context], Message]
+"""A ClientApp, as its mods see it."""
 
 
-def report_identity(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
-) -> Message:
+def report_identity(message: Message, context: Context, call_next: Answer) -> Message:
     """A client mod that adds the node's "client-id" or "partition-id" to every reply."""
     reply = call_next(message, context)
     name = context.node_config.get("client-id", context.node_config.get("partition-id"))
     if name is not None and reply.has_content():
         reply.content["identity"] = ConfigRecord({"client-id": str(name)})
     return reply
+
+
+def private_updates(privacy: Privacy) -> Callable[[Message, Context, Answer], Message]:
+    """A client mod for `where="client"`: no update leaves without being clipped and noised.
+
+    Arrays that the server does not steer are sent back as they came.
+    """
+
+    def mod(message: Message, context: Context, call_next: Answer) -> Message:
+        if message.metadata.message_type.partition(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        every = message.content.config_records
+        told = [number_in(every, CLIP), number_in(every, NOISE)]
+        if told != [privacy.clip, privacy.noise]:
+            raise ConfigurationError(
+                f"the server counts on clip and noise of {told}, this client was told to add "
+                f"{[privacy.clip, privacy.noise]}: nothing is sent"
+            )
+        names: Any = next(config[ARRAYS] for config in every.values() if ARRAYS in config)
+        arrays = to_named(_sent(message))
+        layout = Layout(arrays, steer=[escape(name) for name in names], buffers=())
+        before = layout.flatten(arrays)
+        reply = call_next(message, context)
+        if reply.has_content():
+            ((name, record),) = reply.content.array_records.items()
+            after = to_named(record)
+            layout.check(after)
+            update = release(before - layout.flatten(after), privacy, secret_normals)
+            noised = layout.unflatten(before - update, layout.rest(arrays))
+            reply.content[name] = to_record(noised)
+        return reply
+
+    return mod
 
 
 def proximal_strength(message: Message) -> float:
@@ -53,13 +92,18 @@ def sent_parameters(model: Any, message: Message) -> list[Any]:
 
     Parameters that were not sent, such as frozen ones, are taken from the model.
     """
-    records = message.content.array_records.items()
-    sent = next(record for name, record in records if name != CORRECTION)
+    sent = _sent(message)
     _refuse_unknown_names(model, sent)
     return [
         _tensor(sent, name, parameter) if name in sent else parameter.detach().clone()
         for name, parameter in model.named_parameters()
     ]
+
+
+def _sent(message: Message) -> ArrayRecord:
+    """The model that a message carries."""
+    records = message.content.array_records.items()
+    return next(record for name, record in records if name != CORRECTION)
 
 
 def correction(message: Message) -> dict[str, NDArray[Any]] | None:

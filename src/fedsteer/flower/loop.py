@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedsteer.flower.asking import await_registration, log, send_and_wait
+from fedsteer.flower.asking import await_nodes, await_registration, log, send_and_wait
 from fedsteer.flower.store import Row
 from fedsteer.records.files import plain
 from fedsteer.records.names import MODEL
@@ -26,6 +26,7 @@ COLUMNS = (
     *("variance", "bound_factor", "delta_norm", "weight_sum"),
 )
 """Columns of rounds.jsonl that are also train metrics."""
+SPENT = "all clients have spent their privacy budget, so the run ends here"
 
 
 def run_rounds(
@@ -81,6 +82,9 @@ def run_rounds(
             evaluate(run.number)
         recall(result, store.first_evaluation, store.rows())
     for number in range(run.number + 1, num_rounds + 1):
+        if run.out_of_budget(await_nodes(grid, 0, 0.0)):
+            log(WARNING, "fedsteer: %s", SPENT)
+            break
         log(INFO, "")
         log(INFO, "[ROUND %s/%s]", number, num_rounds)
         messages = strategy.configure_train(number, result.arrays, train_config, grid)
@@ -98,7 +102,7 @@ def run_rounds(
     if run.number % strategy.options.checkpoint_every:
         store.close_round()
         run.save()
-    store.finish(run.totals.result(run.number, run.trained))
+    store.finish(run.totals.result(run.number, run.trained) | run.releases.ledger.columns())
     log(INFO, "")
     log(INFO, "Strategy execution finished in %.2fs", time.perf_counter() - began)
     log(INFO, "")
@@ -138,7 +142,7 @@ def recorded(metrics: Mapping[str, Any]) -> MetricRecord:
 def train_metrics(row: Row) -> MetricRecord:
     """The clients' metrics of a round and, with the prefix "fedsteer-", those of the rule."""
     found = recorded(row.get("training") or {})
-    for column in COLUMNS:
+    for column in (*COLUMNS, *({"epsilon"} & row.keys())):
         value = row.get(column)
         found[f"fedsteer-{column.replace('_', '-')}"] = math.nan if value is None else value
     return found

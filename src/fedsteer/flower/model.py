@@ -77,6 +77,11 @@ class Layout:
         if not self.dim:
             raise ConfigurationError(f"no floating-point array matches steer={list(steer)}")
 
+    @property
+    def steered(self) -> list[str]:
+        """Names of the steered arrays."""
+        return [piece.name for piece in self._steered]
+
     def flatten(self, arrays: Named) -> NDArray[Any]:
         """The (d,) vector of the steered arrays: float64 if any of the model's is, else float32."""
         wide = any(piece.dtype.endswith("f8") for piece in self._steered)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedsteer.errors import ConfigurationError, unknown
+from fedsteer.errors import ConfigurationError, check_name, unknown
 from fedsteer.flower.buffers import STATISTICS
 from fedsteer.flower.identity import client_name
 from fedsteer.options import check_options, listed, numbers_by_client, option
+from fedsteer.privacy import Privacy
 from fedsteer.records import Run
 from fedsteer.records.names import label_of
 from fedsteer.rules import RULES, Algorithm, preset_options
@@ -57,6 +58,9 @@ class StrategyOptions:
     known_probabilities: Mapping[int | str, float] | None = option(
         None, "{id: p} if participation is known; other clients are not used"
     )
+    privacy: Privacy | None = option(
+        None, "clip and noise updates, and count what that costs each client"
+    )
     weighted_by_key: str = option("num-examples", "metric with a client's number of data points")
     arrayrecord_key: str = option("arrays", "name of the arrays in messages")
     configrecord_key: str = option("config", "name of the configuration in messages")
@@ -81,6 +85,8 @@ class StrategyOptions:
                 object.__setattr__(self, name, _by_name(name, table))
         if self.folder is not None and not isinstance(self.folder, (str, os.PathLike)):
             raise ConfigurationError(f"folder must be a path, not {self.folder!r}")
+        if not isinstance(self.privacy, Privacy | None):
+            raise ConfigurationError(f"privacy must be a Privacy(...), not {self.privacy!r}")
 
     def meaning_of(self, preset: str, kind: type[Algorithm]) -> dict[str, Any]:
         """The options that a preset stands for; in a run that resumes, as when it began."""
@@ -171,6 +177,8 @@ def _value(key: str, value: Any, entry: Field[Any]) -> Any:
             return None
         if "Mapping" in kind:
             return _table(key, value, int if "int]" in kind else float)
+        if "Privacy" in kind:
+            return _privacy(key, value)
         if kind == "bool" and value.lower() in ("true", "false"):
             return value.lower() == "true"
     if "tuple" in kind:
@@ -184,7 +192,15 @@ def _value(key: str, value: Any, entry: Field[Any]) -> Any:
     return value  # the options themselves check the rest
 
 
-def _table(key: str, text: str, number: type[int] | type[float]) -> dict[str, Any]:
+def _privacy(key: str, text: str) -> Privacy:
+    """The settings that a text like "clip=1, noise=8, where=client" means."""
+    table = _table(key, text, lambda value: value if value.isalpha() else float(value))
+    for name in table:
+        check_name("setting of privacy", name, [entry.name for entry in fields(Privacy)])
+    return Privacy(**table)
+
+
+def _table(key: str, text: str, number: Callable[[str], Any]) -> dict[str, Any]:
     """The table that a text like "3=0.1, 7=0.9" means."""
     pairs = [part.rpartition("=") for part in text.split(",") if part.strip()]
     try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message, RecordDict
+from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
 from fedsteer.flower.asking import Asked, array_bytes, is_enough, log
@@ -48,7 +49,7 @@ class Reply:
     node: int
     client: str
     reported: str | None
-    update: Difference  # (d,) what was sent minus what came back
+    update: Difference | NDArray[Any]  # (d,) what was sent minus what came back
     size: float  # data points
     numbers: dict[str, float]  # by vector of a `Round`; nan: not reported
     loss: float | None

@@ -24,7 +24,7 @@ def refuse_other_setup(now: dict[str, Any], path: Path, run: dict[str, Any]) -> 
         raise ConfigurationError(
             f"{path} is not a checkpoint of a Flower run; {remedy(path.parent)}"
         )
-    before = run["setup"]
+    before = {"privacy": None} | run["setup"]  # it had none before there was any
     for key in now:
         if key in before and before[key] != now[key]:
             difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")

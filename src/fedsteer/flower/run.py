@@ -17,6 +17,7 @@ from fedsteer.flower.identity import Identities, few
 from fedsteer.flower.model import GlobalModel
 from fedsteer.flower.options import SAMPLING, StrategyOptions
 from fedsteer.flower.outdated import SentModels
+from fedsteer.flower.releases import Releases
 from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.resume import refuse_other_setup, without_lost
 from fedsteer.flower.store import RunStore
@@ -69,6 +70,7 @@ class ServerRun:
         self.identities = Identities(options.authenticated)
         self.back_off = BackOff()
         folder = None if options.folder is None else Path(options.folder)
+        self.releases = Releases(options.privacy, folder)
         self.store = RunStore(folder, callbacks)
         self.begun = False
         self._leaving: list[str] = []  # clients that leave when this round ends
@@ -106,6 +108,8 @@ class ServerRun:
             self.identities.restore(saved["identities"])
             if self.options.back_off:
                 self.back_off.restore(saved.get("back_off", ()))
+        anew = not (self.begun or self.options.resume)
+        self.releases.load(saved.get("releases", ()), anew=anew)
         self.number, self.trained, self.used = saved["number"], saved["trained"], saved["used"]
         self.totals = Totals(**saved["totals"])
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
@@ -131,6 +135,7 @@ class ServerRun:
                     "fraction_train": options.fraction_train,
                     "authenticated": options.authenticated,
                 },
+                "privacy": asdict(self.releases.privacy),
             },
             "engine": {"name": "flower"},
             "dim": dim,
@@ -145,6 +150,7 @@ class ServerRun:
                 "authenticated": self.options.authenticated,
                 "population": self.options.population,
                 "arrays": model.describe(),
+                "privacy": self.releases.setup,
                 **self.rule_options,
             }
         )
@@ -200,6 +206,15 @@ class ServerRun:
             **reported,
         )
 
+    def eligible(self, online: Mapping[int, bytes]) -> dict[int, str]:
+        """The nodes whose clients have privacy budget left, of those with these public keys."""
+        return self.releases.within_budget(self.identities.meet(online))
+
+    def out_of_budget(self, online: Mapping[int, bytes]) -> bool:
+        """Whether there are clients, and all have spent their privacy budget."""
+        known = {*self.state.clients.members, *self.identities.meet(online).values()}
+        return bool(known) and not any(map(self.releases.ledger.within, known))
+
     @property
     def averaged(self) -> ArrayRecord | None:
         """The averaged model, once there is one."""
@@ -228,8 +243,9 @@ class ServerRun:
                 )
             except Diverged as error:
                 log(WARNING, "fedsteer: the model stays as it is: %s", error)
-            believed = dict(zip(found.clients, found.sizes.tolist(), strict=True))
-            model.buffers.average([r.rest for r in fresh], [believed[r.client] for r in fresh])
+            if not self.releases.privacy.on:  # they have no noise
+                believed = dict(zip(found.clients, found.sizes.tolist(), strict=True))
+                model.buffers.average([r.rest for r in fresh], [believed[r.client] for r in fresh])
         elif step.action == "restart":
             model.restart()
             self.moments = self.optimiser.init()
@@ -264,13 +280,15 @@ class ServerRun:
             asked=len(asked.requests.everyone),
             failed=len(reading.failed),
             **columns,
+            **self.releases.ledger.columns(),
             train_loss=float(np.mean(losses)) if losses else None,
             training=dict(metrics) or None,
             metrics_left_out=left_out,
         )
         if self.options.back_off:
             self.back_off.note(number, reading.answered, reading.missed)
-        extras = {reply.client: reply.columns for reply in reading.usable}
+        cost = self.releases.ledger.columns
+        extras = {reply.client: reply.columns | cost(reply.client) for reply in reading.usable}
         collected = set(asked.requests.collect)
         self.store.record(row, client_rows(number, diagnostics, collected, extras, reading.failed))
         self.number = number
@@ -290,6 +308,7 @@ class ServerRun:
             "totals": asdict(self.totals),
             "identities": self.identities.pack(),
             "back_off": self.back_off.pack(),
+            "releases": self.releases.ledger.pack(),
             "setup": self._setup,
         }
         self.store.save(self.model.pack() | arrays, run | server)

@@ -26,9 +26,10 @@ from fedsteer.flower.asking import (
     still_at_work,
 )
 from fedsteer.flower.identity import client_name
-from fedsteer.flower.loop import EvaluateFunction, run_rounds, train_metrics
+from fedsteer.flower.loop import SPENT, EvaluateFunction, run_rounds, train_metrics
 from fedsteer.flower.metrics import data_points, weighted_metrics
 from fedsteer.flower.options import clients_named, from_run_config, split_options
+from fedsteer.flower.releases import refuse_wrappers
 from fedsteer.flower.replies import (
     CUT_OFF,
     leave_out_mistaken,
@@ -40,10 +41,6 @@ from fedsteer.flower.run import ServerRun
 from fedsteer.records.rows import Tracker
 from fedsteer.rules import RULES, Diagnostics, make_rule
 
-OWN_STARTS = (
-    "clients continue from models of their own: a wrapper that clips around the global model would "
-    "cut them short"
-)
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 
 
@@ -88,6 +85,8 @@ class RuleStrategy(Strategy):
     def summary(self) -> None:
         log(INFO, "\t├──> fedsteer rule: %s (preset %s)", self.rule.name, self.preset)
         log(INFO, "\t├──> probabilities: %s", self.run.rule_options["probabilities"])
+        if words := self.run.releases.summary:
+            log(INFO, "\t├──> privacy: %s", words)
         log(INFO, "\t└──> records and checkpoint: %s", self.options.folder or "not written")
 
     def start(
@@ -138,20 +137,23 @@ class RuleStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask the nodes that are online, or a sample of them. Wait only if there are none."""
         run = self.run
+        if not self._own_loop:
+            refuse_wrappers()
         run.begin_round(server_round, arrays)
-        if not self._own_loop and run.number == 0:
-            if "starts" in self.rule.needs:
-                log(WARNING, "fedsteer: %s", OWN_STARTS)
+        if not self._own_loop:
             try:
-                await_registration(grid, self.options)
+                if run.number == 0:
+                    await_registration(grid, self.options)
+                if run.out_of_budget(await_nodes(grid, 0, 0.0)):
+                    raise ConfigurationError(SPENT)
             except ConfigurationError:
                 run.store.close()
                 raise
         limit = self.options.registration_timeout if self._timeout is None else self._timeout
-        online = await_nodes(grid, 1, limit)
+        online = await_nodes(grid, 1, limit, lambda nodes: len(run.eligible(nodes)))
         everyone_online = run.identities.meet(online)
         run.back_off.keep(everyone_online.values())
-        clients = self._askable(grid, everyone_online, server_round)
+        clients = self._askable(grid, run.eligible(online), server_round)
         seed = self.rule.options.seed
         sampled = set(sample(clients, self.options, "train", seed=seed, number=server_round))
         requests = self.rule.plan(
@@ -173,10 +175,12 @@ class RuleStrategy(Strategy):
                 if client in everyone and (node in sampled or client in refreshed)
             },
         )
+        config.update(run.releases.ask(asked.clients.values(), run.model.layout.steered))
         asked.write(arrays, config, run.model, self.options, self._timeout)
         log(INFO, "configure_train: asking %s of %s online", len(asked.messages), len(online))
         if resting := len(online) - len(clients):
-            log(INFO, "fedsteer: %s are not asked: late from before, or in back-off", resting)
+            reasons = "late from before, in back-off, or out of privacy budget"
+            log(INFO, "fedsteer: %s are not asked: %s", resting, reasons)
         return asked.messages
 
     def _askable(self, grid: Grid, online: dict[int, str], number: int) -> dict[int, str]:
@@ -193,6 +197,7 @@ class RuleStrategy(Strategy):
         assert asked is not None, "configure_train comes first"
         enough = self.options.enough if self._own_loop else 1.0  # other loops wait for all
         reading = read_replies(replies, asked, run.model.layout, run.identities, key, enough)
+        run.releases.receive(reading, asked)
         hints = run.identities.hints(
             server_round,
             {reply.client for reply in reading.usable},
