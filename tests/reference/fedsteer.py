@@ -229,3 +229,68 @@ class NaiveDriftCorrection(NaiveFedSteer):
         for client, size in points.items():
             total = total + size * super().estimate(client) / self.paces[client]
         self.mean = total / sum(points.values()) if points else total
+
+
+class NaiveNewcomers(NaiveDriftCorrection):
+    """Clients that never came are expected to send beta m.
+
+    m = sum n_i g^_i / sum n_i over the clients that came, as of the end of the last round;
+    beta = sum g_i . m / sum m . m over first visits so far, within [0, 1].
+    The points of the clients that never came are n minus those of the clients that came.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        sizes: object,
+        drift: float = 0.0,
+        local_rate: float = 1.0,
+        newcomers: str = "learnt",
+        **more: object,
+    ) -> None:
+        super().__init__(dim, sizes, drift, local_rate, **more)
+        self.came: set[Client] = set()
+        self.typical = np.zeros(dim)  # m
+        self.agreement = self.length = 0.0
+
+    def share(self) -> float:
+        """beta."""
+        return float(np.clip(self.agreement / self.length, 0, 1)) if self.length > 0 else 0.0
+
+    def estimate(self, client: Client) -> np.ndarray:
+        return super().estimate(client) if client in self.came else self.share() * self.typical
+
+    def step(
+        self,
+        number: int,
+        clients: Sequence[Client],
+        updates: np.ndarray,
+        *rest: object,
+        **extra: object,
+    ) -> np.ndarray:
+        share, typical = self.share(), self.typical
+        delta = super().step(number, clients, updates, *rest, **extra)
+        population = self.population
+        strangers = 1.0 - sum(population.weight(client) for client in population.sizes)
+        if population.total() > 0:
+            delta = delta + strangers * share * typical
+        for client, update in zip(clients, np.asarray(updates, np.float64), strict=True):
+            if client not in self.came:
+                self.agreement += float(update @ typical)
+                self.length += float(typical @ typical)
+        self.came |= set(clients)
+        self._settle()
+        return delta
+
+    def leave(self, clients: Sequence[Client]) -> None:
+        super().leave(clients)
+        self.came -= set(clients)
+        self._settle()
+
+    def _settle(self) -> None:
+        """m from what is known now."""
+        sizes = {client: self.population.sizes[client] for client in self.came}
+        total = np.zeros(self.dim)
+        for client, size in sizes.items():
+            total = total + size * self.estimate(client)
+        self.typical = total / sum(sizes.values()) if sizes else total

@@ -86,6 +86,7 @@ AS_PUBLISHED: dict[str, Enrolled] = {
     "steer-reselect": steer(core_set=CORE, reselect_every=3, sketch_width=12),
     "steer-online": steer(select="online", core_size=4),
     "steer-renew": steer(select="online", core_size=4, renew_after=2),
+    "steer-newcomers": steer(core_set=CORE, newcomers="learnt"),
     "steer-drift": steer(core_set=CORE, drift=0.5, local_rate=0.1),
     "steer-drift-renew": steer(
         select="online", core_size=4, renew_after=2, drift=0.25, local_rate=0.1, cache="float16"

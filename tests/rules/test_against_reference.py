@@ -14,7 +14,7 @@ from tests.reference.fedavg import NaiveFedAvg
 from tests.reference.fedawe import NaiveFedAWE
 from tests.reference.fedprox import NaiveFedProx
 from tests.reference.fedstale import NaiveFedStale
-from tests.reference.fedsteer import NaiveDriftCorrection, NaiveFedSteer
+from tests.reference.fedsteer import NaiveDriftCorrection, NaiveFedSteer, NaiveNewcomers
 from tests.reference.fedvarp import NaiveFedVARP
 from tests.reference.mifa import NaiveMIFA
 from tests.reference.scaffold import NaiveScaffold
@@ -56,6 +56,17 @@ CASES: list[tuple[str, type, dict[str, Any]]] = [
         "fedsteer",
         NaiveDriftCorrection,
         {"core_set": CORE, "drift": 0.7, "local_rate": 2.0, "magnitude": "follow"},
+    ),
+    ("fedsteer", NaiveNewcomers, {"core_set": CORE, "newcomers": "learnt"}),
+    (
+        "fedsteer",
+        NaiveNewcomers,
+        {"core_set": CORE, "newcomers": "learnt", "magnitude": "follow", "max_weight": 0.3},
+    ),
+    (
+        "fedsteer",
+        NaiveNewcomers,
+        {"core_set": CORE, "newcomers": "learnt", "drift": 0.4, "local_rate": 0.5},
     ),
     ("fedsteer", NaiveFedSteer, {"core_set": tuple(range(MEMBERS)), "coordinates": "own"}),
     (

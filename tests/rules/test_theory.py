@@ -32,6 +32,7 @@ UNBIASED: dict[str, tuple[str, dict[str, Any]]] = {
     "fedsteer follow": ("fedsteer", {"core_set": CORE, "magnitude": "follow"}),
     "fedsteer mean": ("fedsteer", {"core_set": CORE, "basis": "mean"}),
     "fedsteer own": ("fedsteer", {"core_set": CORE, "coordinates": "own"}),
+    "fedsteer newcomers": ("fedsteer", {"core_set": CORE, "newcomers": "learnt"}),
     "fedsteer online": (
         "fedsteer",
         {"select": "online", "core_size": 3, "reselect_every": 2, "sketch_width": 7},

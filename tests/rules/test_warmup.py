@@ -12,7 +12,7 @@ import torch
 from fedsteer import Round, Rule, State, make_rule
 from fedsteer.draws import generator
 from fedsteer.rules.cluster_fedvarp import ClusterMemory, k_means
-from fedsteer.rules.fedsteer.rule import FedSteerMemory
+from fedsteer.rules.fedsteer import FedSteerMemory
 from fedsteer.rules.warm_up import Collection, WarmUpMemory
 from tests.reference.coreset import naive_search
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedsteer.errors import ConfigurationError, RoundRefused
-from fedsteer.steering.attendance import Attendance
+from fedsteer.steering.attendance import LAST, Attendance
 from fedsteer.steering.bounds import NormBound, SizeBound
 from fedsteer.steering.checks import Checked, Faults
 from fedsteer.steering.component import Component
 from fedsteer.steering.ids import ClientId, Roster, plain_ids
-from fedsteer.steering.kernels import Floats, Integers
+from fedsteer.steering.kernels import Flags, Floats, Integers
 from fedsteer.steering.population import PopulationEstimate
 from fedsteer.steering.probability import Known, ProbabilitySource
 from fedsteer.steering.rounds import LARGEST_COUNT, Active
@@ -119,6 +119,7 @@ class Clients(Component):
             fresh=fresh,
             sizes=sizes,
             old_sizes=old_sizes,
+            new=~self.came(slots),
             resized=resized,
             total=total,
             shares=shares,
@@ -230,6 +231,11 @@ class Clients(Component):
             strangers = [names[i] for i in absent]
             raise RoundRefused(f"client {strangers[0]!r} is not a member", strangers)
         return names, slots
+
+    def came(self, slots: Integers) -> Flags:
+        """Which of these clients ever took part, or were refreshed."""
+        visits: Flags = self.attendance.visits[slots][:, LAST] > 0
+        return visits
 
     def silent(self, times: float) -> tuple[dict[ClientId, int], dict[ClientId, int]]:
         """Rounds of silence of members that are gone after `times` intervals, or half way there."""

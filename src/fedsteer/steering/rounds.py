@@ -122,6 +122,7 @@ class Active:
     fresh: Flags  # (m,) False: asked only to refresh, enters no aggregate
     sizes: Floats  # n_i, this round's
     old_sizes: Floats  # n_i before this round; 0 for newcomers
+    new: Flags  # (m,) never came before
     resized: bool  # False: `sizes` equal `old_sizes`
     total: float  # n
     shares: Floats  # d_i = n_i / n

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from fedsteer import Round, make_rule
+from fedsteer.rules.fedsteer import FedSteerMemory
 from fedsteer.rules.fedsteer import coordinates as module
 from fedsteer.rules.fedsteer.columns import Columns, Geometry
 from fedsteer.rules.fedsteer.coordinates import Coordinates
 from fedsteer.rules.fedsteer.ridge import pseudo_inverse
-from fedsteer.rules.fedsteer.rule import FedSteerMemory
 from fedsteer.steering.checks import check_round
 from fedsteer.steering.clients import enrol_population
 from fedsteer.steering.probability import Sampled

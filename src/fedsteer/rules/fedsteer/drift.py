@@ -60,6 +60,10 @@ class Drift(Component):
         towards = paces[:, None] * self._mean(sums)
         return (1.0 - self.alpha) * coordinates + self.alpha * towards
 
+    def total(self, sums: Floats) -> Floats:
+        """(k,) sum n_i g^_i over all clients."""
+        return (1.0 - self.alpha) * sums[0] + self.alpha * self.moved * self._mean(sums)
+
     def in_round(
         self, active: Active, rate: float | None, coordinates: Floats, sums: Floats
     ) -> Corrected:
@@ -77,7 +81,7 @@ class Drift(Component):
             paces=paces,
             steps=steps,
             expected=self.expected(before, coordinates, sums),
-            total=(1.0 - self.alpha) * sums[0] + self.alpha * self.moved * self._mean(sums),
+            total=self.total(sums),
             added=added[:, None] * self.corrections(before, coordinates, sums),
         )
 

@@ -82,6 +82,11 @@ class FedSteerOptions(WarmUpOptions):
     local_rate: float | None = option(
         None, "eta of clients that add corrections, over 1 - momentum if they have any", above=0.0
     )
+    newcomers: str = option(
+        "zero",
+        "what clients that never came are expected to send: zero, or a learnt share of the mean",
+        choices=("zero", "learnt"),
+    )
     solver: str = option("cholesky", "of the k x k system", choices=("cholesky", "gradient"))
     cache: str | None = option(
         None,
@@ -120,6 +125,8 @@ class FedSteerOptions(WarmUpOptions):
             raise ConfigurationError("drift needs local_rate, and clients that add the correction")
         if self.alpha and (self.refresh == "before" or self.coordinates == "own"):
             raise ConfigurationError('drift needs refresh="after" and coordinates="ridge"')
+        if self.newcomers == "learnt" and self.refresh == "before":
+            raise ConfigurationError('newcomers="learnt" needs refresh="after"')
         if self.basis == "mean" and self.magnitude == "follow":
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
         if self.coordinates == "own" and (self.core_set is None or self.reselect_every):

@@ -27,13 +27,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from fedsteer.rules.algorithm import Algorithm, Memory, Outcome, Requests
-from fedsteer.rules.fedsteer.columns import Columns
-from fedsteer.rules.fedsteer.coordinates import Coordinates
-from fedsteer.rules.fedsteer.drift import Corrected, Drift
+from fedsteer.rules.fedsteer.memory import Expected, FedSteerMemory
 from fedsteer.rules.fedsteer.options import FedSteerOptions
 from fedsteer.rules.fedsteer.owners import (
     ColumnRoles,
-    Owners,
     column_roles,
     first_owners,
     takeovers,
@@ -50,31 +47,14 @@ if TYPE_CHECKING:
     from fedsteer.steering.rounds import Active
 
 
-@dataclass
-class FedSteerMemory(Component):
-    """What FedSteer remembers: k d + N k numbers, and sketches if it re-selects."""
-
-    columns: Columns
-    coordinates: Coordinates
-    sketches: Table | None = None  # (N, width), for reselect_every
-    drift: Drift | None = None  # None: clients correct nothing
-
-    def sum_anew(self, clients: Clients, active: Active | None = None) -> None:
-        """All running sums, from all clients."""
-        sizes = clients.sizes_now(len(self.coordinates.stored.values), active)
-        weights = sizes[None] if self.drift is None else self.drift.count(sizes)
-        self.coordinates.sum_anew(weights)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Computed:
     """What one round hands from `compute` to `commit`."""
 
     roles: ColumnRoles
     result: Pass  # products of the updates without what corrections added to them
-    corrected: Corrected | None  # what that is; None: nothing
-    old: Floats  # (m, k) coordinates before this round
-    new: Floats  # (m, k) and after it
+    expected: Expected
+    new: Floats  # (m, k) coordinates after the round
 
 
 @final
@@ -88,8 +68,9 @@ class FedSteer(Algorithm):
             "select": "online",
             "core_size": 20,
             "ridge": 0.05,
-            "renew_after": 20,
+            "renew_after": 30,
             "drift": "auto",
+            "newcomers": "learnt",
         }
     }
     state_options: ClassVar[tuple[str, ...]] = (
@@ -101,6 +82,7 @@ class FedSteer(Algorithm):
         "cache",
         "drift",
         "local_rate",
+        "newcomers",
         "reselect_every",
         "sketch_width",
     )
@@ -111,7 +93,7 @@ class FedSteer(Algorithm):
         return frozenset({"steps"}) if self.options.alpha else frozenset()
 
     def begin(self, clients: Clients) -> Component:
-        memory = self._empty(first_owners(self.options, clients), clients)
+        memory = FedSteerMemory.empty(self.options, first_owners(self.options, clients), clients)
         if self.options.reselect_every:
             memory.sketches = Table.empty(0, self.options.width)
         return memory
@@ -148,20 +130,15 @@ class FedSteer(Algorithm):
             renew_after=options.renew_after,
             reselecting=every is not None and (memory.clients.rounds + 1) % every == 0,
         )
-        # 1 estimate: `believed` of the active clients, `total` of all of them
-        old, total = own.coordinates.read(active.slots), own.coordinates.sums[0]
-        believed, corrected = old, None
-        if own.drift is not None:
-            rate, sums = options.local_rate, own.coordinates.sums
-            corrected = own.drift.in_round(active, rate, old, sums)
-            believed, total = corrected.expected, corrected.total
-        counted = believed  # what `total` has of the active clients
+        # 1 estimate
+        expected = own.expect(active, options.local_rate)
+        believed, total, corrected = expected.active, expected.total, expected.corrected
         if options.refresh == "before":
             nothing = np.zeros(len(total))
             glance = columns.sweep(active, roles.gram_of, nothing, options.ridge)
             believed = self._solve(own, glance, roles)
+            total = total + active.sizes @ (believed - expected.active)
         # 2 aggregate
-        total = total + (active.sizes @ believed - active.old_sizes @ counted)
         c = active.trust * (total / max(active.total, 1e-300) - active.weights @ believed)
         result = columns.sweep(active, roles.gram_of, c, options.ridge)
         # 3 coordinates
@@ -180,21 +157,28 @@ class FedSteer(Algorithm):
                 old=active.trust * believed,
                 new=new if corrected is None else new + corrected.added,
             ),
-            scratch=Computed(roles=roles, result=bare, corrected=corrected, old=old, new=new),
+            scratch=Computed(roles=roles, result=bare, expected=expected, new=new),
         )
 
     def commit(self, memory: Memory, active: Active, outcome: Outcome) -> None:
         own: FedSteerMemory = memory.own
         computed: Computed = outcome.scratch
-        corrected, coordinates = computed.corrected, own.coordinates
+        expected, coordinates = computed.expected, own.coordinates
+        corrected = expected.corrected
         before, after = active.old_sizes[None], active.sizes[None]
         if own.drift is not None and corrected is not None:
             before, after = own.drift.commit(active, corrected)
         blurred = coordinates.replace(
-            active.slots, old=computed.old, new=computed.new, old_weights=before, weights=after
+            active.slots,
+            old=expected.stored,
+            new=computed.new,
+            old_weights=before,
+            weights=after,
         )
         if blurred:
             own.sum_anew(memory.clients, active)
+        if own.newcomers is not None:
+            own.newcomers.commit(active, expected.came, computed.result, own.columns.geometry)
         change = own.columns.renew(
             computed.result,
             active,
@@ -208,17 +192,12 @@ class FedSteer(Algorithm):
 
     def forget(self, memory: Memory, slots: Any, sizes: Floats) -> None:
         own: FedSteerMemory = memory.own
-        own.coordinates.write(slots, np.zeros((len(slots), len(own.columns.owners))))
-        if own.drift is not None:
-            own.drift.paces[slots] = 0.0
-        own.sum_anew(memory.clients)
+        own.forget(slots, sizes, memory.clients)
         leaving = {memory.clients.roster.name(int(slot)) for slot in slots}
         for column, owner in enumerate(own.columns.owners):
             if owner in leaving:
                 keep_owner = self.options.core_set is not None
                 own.coordinates.change_basis(own.columns.vacate(column, keep_owner=keep_owner))
-        if own.sketches is not None:
-            own.sketches[slots] = 0.0
 
     def lose(self, memory: Memory, name: str, rows: Sequence[int]) -> bool:
         own: FedSteerMemory = memory.own
@@ -236,7 +215,7 @@ class FedSteer(Algorithm):
         options, clients = self.options, memory.clients
         own: FedSteerMemory = memory.own
         owners = owners_after_cycle(options, clients, collected, own.columns.owners, cycle)
-        fresh = self._empty(owners, clients)
+        fresh = FedSteerMemory.empty(options, owners, clients)
         fresh.sketches = own.sketches
         if last and options.warm_start == "updates":
             slots = clients.roster.find([owner for owner in owners if owner is not None])
@@ -251,27 +230,8 @@ class FedSteer(Algorithm):
 
     def estimates(self, memory: Memory, slots: Any) -> Array | None:
         own: FedSteerMemory = memory.own
-        coordinates = own.coordinates.read(slots)
-        if own.drift is not None:
-            paces = own.drift.paces[slots]
-            coordinates = own.drift.expected(paces, coordinates, own.coordinates.sums)
+        coordinates = own.estimates(slots, ~memory.clients.came(slots))
         return own.columns.estimates(coordinates, memory.like)
-
-    def _empty(self, owners: Owners, clients: Clients) -> FedSteerMemory:
-        """Vacant columns for these owners, and zero coordinates for the members."""
-        options = self.options
-        drift = Drift(options.alpha) if options.alpha else None
-        return FedSteerMemory(
-            columns=Columns.vacant(
-                owners, basis=options.basis, magnitude=options.magnitude, cache=options.cache
-            ),
-            coordinates=Coordinates.zero(
-                size=len(owners),
-                members=len(clients.sizes.values),
-                sums=1 if drift is None else 2,
-            ),
-            drift=drift,
-        )
 
     def _solve(self, own: FedSteerMemory, result: Pass, roles: ColumnRoles) -> Floats:
         """(m, k) what is stored for the active clients from now on."""
