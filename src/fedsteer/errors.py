@@ -8,9 +8,14 @@ other exception is a bug and keeps its traceback.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 1000  # characters of a message; a file may put anything into it
+
 
 class FedsteerError(Exception):
-    """Whatever fedsteer raises on purpose."""
+    """Whatever fedsteer raises on purpose. Its message is one line of printable characters."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class ConfigurationError(FedsteerError, ValueError):
@@ -43,6 +48,17 @@ class DamagedRun(DataError):
 
 class TrainingFailed(FedsteerError):
     """Local training or evaluation raised; the message names the client, if it was one's."""
+
+
+def one_line(text: str) -> str:
+    """Without control characters, and without the middle of what is too long to read."""
+    line = printable(text)
+    return line if len(line) <= LONGEST else f"{line[:600]} ... {line[-300:]}"
+
+
+def printable(text: str) -> str:
+    """A blank instead of every control character: no text steers a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def first_line(error: BaseException) -> str:

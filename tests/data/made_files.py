@@ -66,5 +66,5 @@ def write(folder: Path, name: str, packing: str, contents: dict[str, bytes]) -> 
         on_disk = packed(data, ending)
         (folder / (file.name + ending)).write_bytes(on_disk)
         digest = hashlib.sha256(on_disk if file.of_packed else data).hexdigest()
-        files.append(replace(file, checksum=f"sha256:{digest}"))
+        files.append(replace(file, size=len(data), checksum=f"sha256:{digest}"))
     return replace(CATALOGUE[name], files=tuple(files))

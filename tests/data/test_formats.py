@@ -54,7 +54,7 @@ def test_damage_is_refused_or_harmless(
     path = tmp_path_factory.mktemp("damaged") / f"file{packing}"
     path.write_bytes(damaged)
     digest = hashlib.sha256(whole if of_packed else FILES[0]).hexdigest()
-    file = File("file", f"sha256:{digest}", of_packed=of_packed)
+    file = File("file", len(FILES[0]), f"sha256:{digest}", of_packed=of_packed)
     complaint = ""
     try:
         assert file.read(path) == FILES[0]

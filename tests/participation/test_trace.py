@@ -300,14 +300,14 @@ def test_malformed_files(tmp_path: Path, name: str, text: str) -> None:
     path.write_text(text)
     with pytest.raises(DataError) as caught:
         read_trace(path, round_seconds=1)
-    assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
         read_trace(tmp_path / "none.csv", round_seconds=1)
     (tmp_path / "bytes.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="UTF-8"):
+    with pytest.raises(DataError, match="utf-8"):
         read_trace(tmp_path / "bytes.csv", round_seconds=1)
 
 
@@ -340,7 +340,7 @@ def test_a_relative_path_is_also_looked_for_among_the_data(
     monkeypatch.chdir(tmp_path)
     options = PROCESSES["trace"](trace="own.csv")  # type: ignore[call-arg]
     assert options.files() == {"trace": "own.csv"}
-    with pytest.raises(DataError, match=r"own\.csv: cannot be read"):
+    with pytest.raises(DataError, match=r"own\.csv cannot be read"):
         options.process(1, 0)
     for place in ("data/traces", "data", "."):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,13 @@ import torch
 
 from fedsteer.errors import DataError
 from fedsteer.records import Run, read_checkpoint, write_checkpoint
-from fedsteer.records.files import plain, write_atomically, write_json
+from fedsteer.records.files import (
+    json_object,
+    number,
+    plain,
+    write_atomically,
+    write_json,
+)
 from tests.files import read_json
 
 
@@ -103,7 +109,7 @@ def test_nine_digits_keep_float32_exactly() -> None:
 
 def test_damaged_json_is_refused_by_name(tmp_path: Path) -> None:
     for content in (b'{"a": 1', b"\xff\xfe"):
-        with pytest.raises(DataError, match=r"a\.json is damaged"):
+        with pytest.raises(DataError, match=r"a\.json is not a JSON object"):
             Run(tmp_path, {"a.json": content}).json("a.json")
 
 
@@ -148,3 +154,16 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
             read_checkpoint(path)
     with pytest.raises(DataError):
         read_checkpoint(tmp_path)
+
+
+def test_rows_hold_nothing_that_breaks_another_format() -> None:
+    odd = json.dumps({"a\0": ["\ud800", "\x1b[31m", "ü\n\t😀", "\ufffe"]}).encode()
+    assert json_object(odd) == {"a\ufffd": ["\ufffd", "\ufffd[31m", "ü\n\t😀", "\ufffd"]}
+    assert json_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    for wrong in (b"[]", b'{"a": ' + b"[" * 60 + b"]" * 60 + b"}", b"\xff", b"9" * 5000):
+        with pytest.raises(ValueError):
+            json_object(wrong)
+
+
+def test_numbers_of_hundreds_of_digits_are_none() -> None:
+    assert number({"a": 10**400}, "a") is None and number(7) == 7.0

@@ -10,7 +10,7 @@ import pytest
 
 from fedsteer.errors import DataError
 from fedsteer.records import checkpoint
-from fedsteer.records.checkpoint import PARTS, read_checkpoint
+from fedsteer.records.checkpoint import PARTS, read_checkpoint, write_checkpoint
 from fedsteer.records.generations import Generations
 from fedsteer.records.names import CHECKPOINT
 
@@ -54,6 +54,14 @@ def assert_holds(folder: Path, arrays: dict[str, Any], number: int = 1) -> None:
 def files(folder: Path) -> dict[str, int]:
     """What is on disk, and which file it is: one that was written again is another."""
     return {file.name: file.stat().st_ino for file in (folder / PARTS).iterdir()}
+
+
+@pytest.mark.parametrize("place", ["/etc/hostname", "../../secrets", 3])
+def test_a_part_is_in_its_folder(place: object, tmp_path: Path) -> None:
+    entry = {"dtype": "<f4", "shape": [2], "parts": [place]}
+    write_checkpoint(tmp_path / "c", {}, {"parts": {"model": entry}})
+    with pytest.raises(DataError, match="c is not a checkpoint of fedsteer"):
+        read_checkpoint(tmp_path / "c")
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_checkpoints_of_older_versions_are_refused(tmp_path: Path) -> None:
 )
 def test_a_damaged_row_is_named(tmp_path: Path, content: bytes, line: int) -> None:
     (tmp_path / "rounds.jsonl").write_bytes(content)
-    with pytest.raises(DataError, match=rf"rounds\.jsonl, line {line}: not a JSON row"):
+    with pytest.raises(DataError, match=rf"rounds\.jsonl, line {line}, is not a JSON row"):
         _ = Run(tmp_path).rounds
 
 

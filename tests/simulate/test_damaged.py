@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedsteer.errors import DamagedRun, StateError
+from fedsteer.errors import DamagedRun, FedsteerError, StateError
 from fedsteer.records import Run, read_checkpoint, write_checkpoint
 from fedsteer.records.names import BEFORE, CHECKPOINT, MANIFEST, RESULT
 from fedsteer.simulate.cells import plan_cells
@@ -156,6 +157,17 @@ def test_a_checkpoint_that_does_not_say_whose_it_is(tmp_path: Path) -> None:
         run_small(tmp_path, "fedavg", resume=True)
 
 
+def test_a_manifest_with_impossible_options_is_named(tmp_path: Path) -> None:
+    stopped_run(tmp_path, 5, "fedsteer")
+    path = tmp_path / MANIFEST
+    manifest = json.loads(path.read_text())
+    manifest["rule"]["preset_options"] = {"nonsense": 1}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FedsteerError, match=f"^{path}: ") as caught:
+        run_small(tmp_path, "fedsteer", resume=True)
+    assert "\n" not in str(caught.value)
+
+
 def damage_of(folder: Path, how: str) -> str:
     """Damage a run so that it cannot go on; a word of what is said about it."""
     if how == "checkpoints":
@@ -164,7 +176,7 @@ def damage_of(folder: Path, how: str) -> str:
         return "its checksum does not match"
     name = MANIFEST if how == "manifest" else RESULT
     (folder / name).write_bytes(bytes(200))
-    return f"{name} is damaged: not a JSON object"
+    return f"{name} is not a JSON object: "
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

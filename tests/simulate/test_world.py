@@ -195,7 +195,7 @@ def test_the_test_set_is_cut_from_its_end() -> None:
             "wrong_noise need reported = wrong, here it is known",
         ),
         ({"run.device": "cuda:99"}, "there is no CUDA here|CUDA"),
-        ({"run.engine": "fast"}, "unknown engine 'fast'"),
+        ({"run.engine": "fast"}, "unknown run.engine 'fast'"),
         ({"model.name": "mpl"}, "did you mean 'mlp'"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_data_set_that_is_not_there() -> None:
 
 def test_a_trace_that_is_not_there(tmp_path: Path) -> None:
     settings = {"participation.kind": "trace", "participation.trace": str(tmp_path / "no.csv")}
-    with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
+    with pytest.raises(DataError, match=r"no\.csv cannot be read"):
         build_world(small(settings), 0)
 
 

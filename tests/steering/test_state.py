@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from fedsteer import Round, ServerOptimiser, State, StateError, make_rule
+from fedsteer import FedsteerError, Round, ServerOptimiser, State, StateError, make_rule
 from fedsteer.records import load_server, save_server, write_checkpoint
 from fedsteer.steering.component import Component
 from fedsteer.steering.state import VERSION
@@ -250,3 +250,23 @@ def test_nbytes_counts_every_array() -> None:
     state = State("test", Part(1.0, [], np.zeros(10)))
     assert state.nbytes == 80
     assert State("test", Part(1.0, [], torch.zeros(10, dtype=torch.bfloat16))).nbytes == 20
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("number",), "3"),
+        (("names",), ["x", 5]),
+        (("table",), 0.5),
+        (("table", "library"), "os"),
+    ],
+)
+def test_values_of_another_type_are_refused(path: tuple[str, ...], value: object) -> None:
+    arrays, meta = State("test", Part(0.5, ["x"], np.zeros((2, 3)))).pack()
+    *outer, last = path
+    place = meta["state"]["fields"]
+    for key in outer:
+        place = place[key]
+    place[last] = value
+    with pytest.raises(FedsteerError, match=r"wrong values in|unknown library of arrays 'os'"):
+        State.unpack(arrays, meta)

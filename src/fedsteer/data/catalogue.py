@@ -46,7 +46,7 @@ def _read_source(name: str, table: dict[str, Any]) -> Source:
     return Source(
         name=name,
         make=MAKERS.get(name),
-        files=tuple(File(file, digest, **packing) for file, digest in published.items()),
+        files=tuple(File(name=file, **entry, **packing) for file, entry in published.items()),
         reader=READERS.get(table.pop("reader", "")),
         downloads=tuple(Download(**entry) for entry in table.pop("downloads", [])),
         **table,

@@ -1,13 +1,12 @@
 """The files of a data set: find them, unpack them, make sure they are the right ones, read them.
 
 There are readers of IDX arrays, CIFAR records and lists of indices. What they are given has the
-published checksums, so they trust it.
+published checksums.
 """
 
 import gzip
 import hashlib
 import lzma
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,10 +18,7 @@ from numpy.typing import NDArray
 
 from fedsteer.data.dataset import Images, Labels
 from fedsteer.errors import DataError
-
-# No file of the catalogue unpacks to more than 184 MB. A file beyond this limit is not one of them
-# and would fill the memory before its checksum could refuse it.
-LARGEST_CONTENT = 1 << 30
+from fedsteer.reading import reading
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
@@ -37,6 +33,7 @@ class File:
     """One file: its name without packing, how it may be packed, and what it must contain."""
 
     name: str
+    size: int  # bytes, unpacked
     checksum: str  # "algorithm:hexadecimal digest"
     packings: Sequence[str] = ("", ".gz")
     of_packed: bool = False  # the checksum is that of the packed file
@@ -58,23 +55,18 @@ class File:
 
         MNIST and Fashion-MNIST have the same file names, shapes and number of classes.
         """
-        try:
-            with OPENERS.get(path.suffix, open)(path, "rb") as stream:
-                content: bytes = stream.read(LARGEST_CONTENT + 1)
-            hashed = path.read_bytes() if self.of_packed else content
-        except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-            raise DataError(f"{path}: damaged {path.suffix[1:]} file ({error})") from error
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-        if len(content) > LARGEST_CONTENT:
-            raise DataError(f"{path}: unpacks to more than {LARGEST_CONTENT} bytes")
         algorithm, _, published = self.checksum.partition(":")
-        found = hashlib.new(algorithm, hashed).hexdigest()
-        if found != published:
-            raise DataError(
-                f"{path}: not the published file but {len(content):,} bytes with "
-                f"{algorithm} {found} instead of {published}"
-            )
+        with reading(path, "intact"):
+            with OPENERS.get(path.suffix, open)(path, "rb") as stream:
+                content: bytes = stream.read(self.size + 1)  # a bomb goes no further
+            if len(content) > self.size:
+                raise DataError(f"not the published file but more than {self.size:,} bytes")
+            hashed = path.read_bytes() if self.of_packed else content
+            if (found := hashlib.new(algorithm, hashed).hexdigest()) != published:
+                raise DataError(
+                    f"not the published file but {len(content):,} bytes with "
+                    f"{algorithm} {found} instead of {published}"
+                )
         return content
 
 
@@ -105,7 +97,10 @@ def emnist_selection(contents: Sequence[bytes]) -> Parts:
 
 def _idx_pair(images: bytes, labels: bytes) -> tuple[Images, Labels]:
     """Gray images, as (n, 1, height, width), and their labels."""
-    return _idx_array(images)[:, np.newaxis], _idx_array(labels).astype(np.int64)
+    pixels, classes = _idx_array(images), _idx_array(labels)
+    if pixels.ndim != 3 or classes.shape != pixels.shape[:1]:
+        raise DataError(f"images of shape {pixels.shape} with labels of shape {classes.shape}")
+    return pixels[:, np.newaxis], classes.astype(np.int64)
 
 
 def _idx_array(content: bytes) -> NDArray[np.uint8]:

@@ -15,6 +15,7 @@ from fedsteer.data.dataset import Dataset
 from fedsteer.data.embedded import made
 from fedsteer.data.files import File
 from fedsteer.errors import ConfigurationError, DataError, extra
+from fedsteer.reading import reading
 
 Folder = str | os.PathLike[str] | None
 
@@ -113,9 +114,11 @@ def _read(paths: list[list[Path]], source: Source) -> Dataset:
     with ThreadPoolExecutor() as pool:  # unpacking xz is slow and releases Python's lock
         contents = list(pool.map(File.read_first, source.files, paths))
     assert source.reader is not None
+    with reading(paths[0][0].parent, f"the images of {source.name}"):
+        parts = source.reader(contents)
     return Dataset(
         source.name,
-        *source.reader(contents),
+        *parts,
         classes=source.classes,
         checksums={
             file.name: hashlib.sha256(content).hexdigest()

@@ -16,11 +16,12 @@ from typing import Any, final
 import numpy as np
 from flwr.serverapp import strategy
 
-from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.errors import ConfigurationError
 from fedsteer.flower.asking import Asked
 from fedsteer.flower.replies import Reading
 from fedsteer.privacy import Ledger, Privacy, epsilon, release, secret_normals
-from fedsteer.records.files import plain, write_json
+from fedsteer.reading import reading
+from fedsteer.records.files import naming, plain, write_json
 from fedsteer.records.names import PRIVACY
 
 WRAPPERS = tuple(
@@ -58,20 +59,20 @@ class Releases:
         noise = f"clip {own.clip:g}, noise of {own.noise:g} clips, added by the {own.where}"
         return f"{noise}; one release costs epsilon {epsilon(own, 1):.3g}"
 
-    def load(self, packed: Iterable[Any], *, anew: bool) -> None:
-        """Take in the counts of a checkpoint and of the file, or start `anew`."""
-        self.ledger.restore(packed)
+    def load(self, *, anew: bool) -> None:
+        """Take in the counts of the file, or start `anew`."""
         if self._path is None:
             return
         if anew:
             self._path.unlink(missing_ok=True)
         elif self._path.exists():
-            try:
-                found = json.loads(self._path.read_bytes())
+            with naming(self._path):
+                content = self._path.read_bytes()
+            with reading(self._path, "the counts of releases"):
+                found = json.loads(content)
+                setup = found["setup"]
                 self.ledger.restore(found["releases"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{self._path} is damaged, and has the counts: {error!r}") from None
-            if found["setup"] != self.setup:
+            if setup != self.setup:
                 raise ConfigurationError(
                     f"{self._path} counts releases with other settings of privacy; choose another "
                     "folder, or set resume=False to start over there"

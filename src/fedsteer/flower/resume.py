@@ -7,6 +7,7 @@ from typing import Any
 from fedsteer.errors import ConfigurationError, DataError, StateError
 from fedsteer.flower.asking import log
 from fedsteer.records import Checkpoint
+from fedsteer.records.files import table
 from fedsteer.records.names import remedy
 from fedsteer.rules import Rule
 from fedsteer.steering.state import State
@@ -20,11 +21,12 @@ def refuse_other_setup(now: dict[str, Any], path: Path, run: dict[str, Any]) -> 
 
     An option that it does not have is newer and had its default.
     """
-    if "identities" not in run:
+    before = table(run, "setup")
+    if not (before and table(run, "identities")):
         raise ConfigurationError(
             f"{path} is not a checkpoint of a Flower run; {remedy(path.parent)}"
         )
-    before = {"privacy": None} | run["setup"]  # it had none before there was any
+    before = {"privacy": None} | before  # it had none before there was any
     for key in now:
         if key in before and before[key] != now[key]:
             difference = TOO_LONG.get(key, f"{key} = {before[key]}, not {now[key]}")

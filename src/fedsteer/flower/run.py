@@ -21,6 +21,7 @@ from fedsteer.flower.releases import Releases
 from fedsteer.flower.replies import Reading, Reply, warn_of
 from fedsteer.flower.resume import refuse_other_setup, without_lost
 from fedsteer.flower.store import RunStore
+from fedsteer.reading import reading
 from fedsteer.records.files import plain
 from fedsteer.records.names import label_of
 from fedsteer.records.rows import Totals, Tracker, client_rows, round_row
@@ -98,20 +99,22 @@ class ServerRun:
         found = None
         if self.begun or self.options.resume:
             found = self.store.load(partial(refuse_other_setup, setup))
+        with reading(self.store.folder, "the folder of this run"):
+            if found is not None:
+                saved = found.run
+                state, moments, _ = unpack_server(found.arrays, saved)
+                state = without_lost(self.rule, state, found, self.store.folder)
+                model.restore(found.arrays)
+                self.identities.restore(saved["identities"])
+                self.releases.ledger.restore(saved.get("releases", ()))
+                if self.options.back_off:
+                    self.back_off.restore(saved.get("back_off", ()))
+            self.number = max(int(saved["number"]), state.clients.number)
+            self.trained = int(saved["trained"])
+            self.used, self.totals = int(saved["used"]), Totals(**saved["totals"])
         if found is None:
             self.store.begin(self._manifest(model.layout.dim))
-        else:
-            saved = found.run
-            state, moments, _ = unpack_server(found.arrays, saved)
-            state = without_lost(self.rule, state, found, self.store.folder)
-            model.restore(found.arrays)
-            self.identities.restore(saved["identities"])
-            if self.options.back_off:
-                self.back_off.restore(saved.get("back_off", ()))
-        anew = not (self.begun or self.options.resume)
-        self.releases.load(saved.get("releases", ()), anew=anew)
-        self.number, self.trained, self.used = saved["number"], saved["trained"], saved["used"]
-        self.totals = Totals(**saved["totals"])
+        self.releases.load(anew=not (self.begun or self.options.resume))
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
         self.sent_models = SentModels(model.layout.dim)
         self.begun = True  # not earlier: a start that was refused is refused again

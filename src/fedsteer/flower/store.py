@@ -20,7 +20,7 @@ from fedsteer.flower.model import to_named
 from fedsteer.options import listed
 from fedsteer.records import Checkpoint, RecordWriter, Run
 from fedsteer.records.checkpoint import remove_parts
-from fedsteer.records.files import filled, number, plain, utc_now, write_atomically
+from fedsteer.records.files import filled, look, number, plain, table, utc_now, write_atomically
 from fedsteer.records.names import BEST, CHECKPOINT, FAILURE, MODEL, RESULT, remedy
 from fedsteer.records.rows import Tracker
 from fedsteer.records.writer import Check
@@ -72,11 +72,13 @@ class RunStore:
         if found.warning:
             log(WARNING, "fedsteer: %s", found.warning)
         run, offsets = found.run, dict(found.offsets)
-        self.pending, self.first_evaluation = run["pending"], run["first_evaluation"]
+        due = look(run, "pending", "round")
+        self.pending = table(run, "pending") if due is not None else None
+        self.first_evaluation = table(run, "first_evaluation")
         for name in ("rounds", "timing"):
             # The run ended after the evaluation: keep the row, and its time if that was written.
             row, end = records.row_after(name, offsets[name])
-            if run["pending"] is None or row.get("round") != run["pending"]["round"]:
+            if due is None or row.get("round") != due:
                 break
             self.pending, offsets[name] = None, end
         records.rewind(offsets)

@@ -16,6 +16,7 @@ Times = NDArray[np.float64]
 Intervals = Times | Sequence[tuple[float, float]]
 """Pairs of start and end."""
 
+NEVER: Times = np.empty((0, 2))
 SHORTEST, LONGEST = 1e-6, 1e12  # seconds: whole microseconds, and as many as fit into 64 bits
 
 
@@ -100,6 +101,8 @@ def _microseconds(seconds: float | Times) -> NDArray[np.int64]:
 
 
 def _checked(intervals: Intervals, client: int) -> Times:
+    if not len(intervals):
+        return NEVER
     array = np.array(intervals, dtype=np.float64).reshape(-1, 2)
     array = array[np.argsort(array[:, 0], kind="stable")]
     starts, ends = array[:, 0], array[:, 1]

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedsteer.errors import DataError
 from fedsteer.participation.trace import LONGEST, SHORTEST, Times
+from fedsteer.reading import reading
 
 
 class _PlainValuesOnly(pickle.Unpickler):
@@ -27,19 +28,12 @@ class _PlainValuesOnly(pickle.Unpickler):
 
 def fedscale_intervals(data: bytes) -> tuple[list[Times], Times]:
     """The intervals of each device, and the length of its record."""
-    try:
-        _refuse_far_addresses(data)
-        content = _PlainValuesOnly(io.BytesIO(data)).load()
-    except DataError:
-        raise
-    except Exception as error:  # a damaged or hostile pickle can fail in any way there is
-        raise DataError(f"not a readable pickle ({type(error).__name__})") from error
+    _refuse_far_addresses(data)
+    content = _PlainValuesOnly(io.BytesIO(data)).load()
     if not isinstance(content, dict) or not content:
         raise DataError("must hold a dictionary with one entry per device")
-    try:
+    with reading("device ids", "all numbers or all strings"):
         devices = sorted(content)
-    except TypeError as error:
-        raise DataError("device ids must be all numbers or all strings") from error
     records = [_record(content[device], str(device)) for device in devices]
     return [intervals for intervals, _ in records], np.array([end for _, end in records])
 

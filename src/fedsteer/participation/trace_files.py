@@ -23,6 +23,7 @@ from fedsteer.participation.base import ParticipationOptions
 from fedsteer.participation.trace import Intervals, Times, Trace
 from fedsteer.participation.trace_fedscale import fedscale_intervals
 from fedsteer.participation.trace_flash import flash_intervals
+from fedsteer.reading import reading
 
 MOST_CLIENTS = 1_000_000  # one mistyped client number must not fill the memory
 
@@ -62,14 +63,9 @@ def read_trace(
     stay_seconds: float = 0.0,
 ) -> Trace:
     """The trace in a file; `length` (seconds) overrides the time after which records repeat."""
-    path = Path(path)
-    try:
-        intervals, lengths = _parse(path)
+    with reading(path, "a trace"):
+        intervals, lengths = _parse(Path(path))
         return Trace(intervals, round_seconds, lengths if length is None else length, stay_seconds)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from error
 
 
 @lru_cache(maxsize=2)
@@ -86,10 +82,7 @@ def _parse(path: Path) -> tuple[Sequence[Intervals], float | Times | None]:
     if path.suffix == ".avt":
         return _avt_intervals(_text(path)), None
     if path.suffix == ".json":
-        try:
-            content = json.loads(_text(path), object_pairs_hook=_each_once)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not JSON ({error})") from error
+        content = json.loads(_text(path), object_pairs_hook=_each_once)
         if not isinstance(content, dict) or not content:
             raise DataError("must hold an object with one entry per client")
         if all(isinstance(record, dict) for record in content.values()):
@@ -109,28 +102,20 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError("not a text file in UTF-8") from error
+    return path.read_text(encoding="utf-8-sig")
 
 
 def _csv_intervals(text: str) -> list[Intervals]:
-    try:
-        header, *rows = list(csv.reader(io.StringIO(text), strict=True)) or [[]]
-    except csv.Error as error:
-        raise DataError(f"not CSV ({error})") from error
+    header, *rows = list(csv.reader(io.StringIO(text), strict=True)) or [[]]
     if [column.strip() for column in header] != ["client", "start", "end"]:
         raise DataError("the first line must be client,start,end")
     found: dict[int, list[tuple[float, float]]] = {}
     for line, row in enumerate(rows, start=2):
         if not row:
             continue
-        try:
+        with reading(f"line {line}", "a client number and two times"):
             name, start, end = row
             found.setdefault(_client(name), []).append((float(start), float(end)))
-        except ValueError as error:
-            raise DataError(f"line {line}: must be a client number and two times") from error
     return _numbered(found)
 
 
@@ -139,25 +124,20 @@ def _avt_intervals(text: str) -> list[Intervals]:
     for line, row in enumerate(text.splitlines(), start=1):
         if not row.strip():
             continue
-        try:
+        with reading(f"line {line}", "a node, its number of sessions, and start and end of each"):
             _, count, *times = row.split()
             found.append(np.array(times, np.float64).reshape(-1, 2))
             if len(found[-1]) != int(count):
-                raise ValueError
-        except ValueError as error:
-            problem = "must be a node, its number of sessions, and start and end of each"
-            raise DataError(f"line {line}: {problem}") from error
+                raise DataError(f"has {len(found[-1])} sessions instead of {count}")
     return found
 
 
 def _json_intervals(content: dict[str, Any]) -> list[Intervals]:
     found: dict[int, list[tuple[float, float]]] = {}
     for name, intervals in content.items():
-        try:
+        with reading(f"client {name!r}", "a number with [start, end] pairs"):
             pairs = [_pair(interval) for interval in intervals]
             found.setdefault(_client(name), []).extend(pairs)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise DataError(f"client {name!r}: must be a number with [start, end] pairs") from error
     return _numbered(found)
 
 
@@ -165,7 +145,7 @@ def _pair(interval: Any) -> tuple[float, float]:
     start, end = interval
     # float() would also accept strings and booleans.
     if not all(type(time) in (int, float) for time in (start, end)):
-        raise ValueError
+        raise ValueError("a time is a number")
     return float(start), float(end)
 
 

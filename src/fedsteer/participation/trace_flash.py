@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsteer.errors import DataError
 from fedsteer.participation.trace import Intervals
+from fedsteer.reading import reading
 
 # event -> (condition, its value from then on)
 _EFFECTS = {
@@ -47,10 +48,8 @@ def _events(record: dict[str, Any], device: str) -> list[Event]:
         if not line.strip():
             continue
         moment, _, event = line.strip().partition("\t")
-        try:
+        with reading(f"device {device}", "a time and an event"):
             time = datetime.strptime(moment.strip(), "%Y-%m-%d %H:%M:%S")
-        except ValueError as error:
-            raise DataError(f"device {device}: {line[:60]!r} is not a time and an event") from error
         events.append((time, event.strip().lower()))
     # Stable: events of the same second keep their order.
     return sorted(events, key=lambda event: event[0])

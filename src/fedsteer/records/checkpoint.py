@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
+from fedsteer.reading import reading
 from fedsteer.records.files import naming, write_atomically
 from fedsteer.steering.state import Arrays, Server, State, pack_server, unpack_server
 
@@ -78,35 +79,39 @@ def read_checkpoint(path: Path) -> tuple[Arrays, dict[str, Any]]:
 
 def read_pieces(path: Path) -> Pieces:
     """What can be read of a checkpoint. Only parts may be lost."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
     if not path.exists():
         raise DataError(f"there is no checkpoint {path}")
     if not os.access(path, os.R_OK):  # it may be whole; safetensors would say that it is not there
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-    try:
+    listed: dict[str, list[tuple[NDArray[Any], str]]] = {}
+    with reading(path, "a checkpoint of fedsteer"):
         with safe_open(path, "np") as file:
             meta = dict(json.loads((file.metadata() or {})["fedsteer"]))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise DataError(f"{path} is not a checkpoint of fedsteer: {error}") from None
-    written = meta.pop(CHECKSUM, None)
-    if written is None:
-        raise DataError(f"{path} has no checksum: it is damaged, or of an old version of fedsteer")
-    if written != _checksum(arrays, meta):
-        raise DataError(f"{path} is damaged: its checksum does not match")
+        written = meta.pop(CHECKSUM, None)
+        if written is None:
+            raise DataError(
+                f"{path} has no checksum: it is damaged, or of an old version of fedsteer"
+            )
+        if written != _checksum(arrays, meta):
+            raise DataError(f"{path} is damaged: its checksum does not match")
+        for name, entry in meta.pop(PARTS, {}).items():
+            array = arrays[name] = np.zeros(entry["shape"], entry["dtype"])
+            pieces = array if len(entry["parts"]) > 1 else [array]
+            listed[name] = list(zip(pieces, entry["parts"], strict=True))
+            for digest in entry["parts"]:
+                bytes.fromhex(digest if digest != ZEROS else "")  # no path to another folder
     parts, lost, problem = set[str](), dict[str, list[int]](), ""
-    for name, entry in meta.pop(PARTS, {}).items():
-        array = arrays[name] = np.zeros(entry["shape"], entry["dtype"])
-        split = len(entry["parts"]) > 1
-        for row, digest in enumerate(entry["parts"]):
-            piece = array[row] if split else array
+    for name, found in listed.items():  # not while reading: what the disk refuses may be whole
+        for row, (piece, digest) in enumerate(found):
             try:
                 _read(path.with_name(PARTS) / digest, piece)
             except DataError as error:
                 problem = problem or str(error)
-                rows = [row] if split else list(range(len(array) if array.ndim > 1 else 1))
-                lost[name] = [*lost.get(name, ()), *rows]
+                whole = range(len(piece) if piece.ndim > 1 else 1)
+                lost[name] = [*lost.get(name, ()), *([row] if len(found) > 1 else whole)]
             else:
                 parts.add(digest)
     return Pieces(arrays=arrays, meta=meta, parts=parts, lost=lost, problem=problem)
@@ -127,7 +132,9 @@ def save_server(path: Path, *, state: State, moments: State, model: Any) -> None
 
 def load_server(path: Path, like: Any = None) -> Server:
     """Read state, moments and model; torch tensors go to the device of `like`."""
-    return unpack_server(*read_checkpoint(path), like=like)
+    arrays, meta = read_checkpoint(path)
+    with reading(path, "the checkpoint of a server"):
+        return unpack_server(arrays, meta, like=like)
 
 
 def _checksum(arrays: Arrays, meta: dict[str, Any]) -> str:
@@ -171,7 +178,8 @@ def _read(path: Path, piece: NDArray[Any]) -> None:
         problem = "missing" if error.errno == errno.ENOENT else "damaged"
     else:
         if _digest(content) == path.name:
-            piece[...] = np.frombuffer(content, piece.dtype).reshape(piece.shape)
+            with reading(path, "a part of this checkpoint"):
+                piece[...] = np.frombuffer(content, piece.dtype).reshape(piece.shape)
             return
         problem = "damaged"
     raise DataError(f"{path}, a part of a checkpoint, is {problem}")

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -18,6 +19,11 @@ from typing import Any
 
 NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)
 """What file systems answer on which folders cannot be synced."""
+DEEPEST = 50  # lists and tables inside each other
+ODD = re.compile(r"[^\t\n -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that HTML, SVG or UTF-8 cannot hold: controls and halves of surrogate pairs."""
+MAY_BE_ODD = re.compile(rf"\\[bfru]|{ODD.pattern}")
+"""In JSON they are escaped, most of them."""
 
 
 @contextmanager
@@ -84,6 +90,26 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(plain(value), indent=2) + "\n").encode())
 
 
+def json_object(text: bytes) -> dict[str, Any]:
+    """The JSON object in these bytes; characters that break other formats are replaced."""
+    decoded = text.decode("utf-8-sig")
+    found = json.loads(decoded)
+    if not isinstance(found, dict):
+        raise ValueError("it holds something else")
+    plain_row = decoded.count("[") + decoded.count("{") < DEEPEST and not MAY_BE_ODD.search(decoded)
+    return found if plain_row else _cleaned(found)
+
+
+def _cleaned(value: Any, left: int = DEEPEST) -> Any:
+    if not left:  # Python itself gives up at some depth, elsewhere
+        raise ValueError(f"it is nested more than {DEEPEST} deep")
+    if isinstance(value, dict):
+        return {_cleaned(key): _cleaned(entry, left - 1) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_cleaned(entry, left - 1) for entry in value]
+    return ODD.sub("\ufffd", value) if isinstance(value, str) else value
+
+
 def utc_now() -> str:
     """The time as ISO text, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -127,9 +153,19 @@ def look(value: Any, *keys: str) -> Any:
     return value
 
 
+def table(value: Any, *keys: str) -> dict[str, Any]:
+    """The table found there, or an empty one."""
+    found = look(value, *keys)
+    return found if isinstance(found, dict) else {}
+
+
 def number(value: Any, *keys: str) -> float | None:
     """The finite number found there, or None."""
     found = look(value, *keys)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not math.isfinite(found):
+    if isinstance(found, bool) or not isinstance(found, (int, float)):
         return None
-    return float(found)
+    try:
+        wide = float(found)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return wide if math.isfinite(wide) else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedsteer.errors import ConfigurationError
-from fedsteer.records.files import look, utc_now, write_atomically
+from fedsteer.records.files import json_object, look, utc_now, write_atomically
 
 LOCK = "writer.lock"
 HELD = (errno.EAGAIN, errno.EACCES)
@@ -102,10 +102,8 @@ def _made(path: Path, content: dict[str, Any]) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     """What the file says; nothing if it is damaged or gone."""
-    with suppress(FileNotFoundError, ValueError):
-        found = json.loads(path.read_bytes())
-        if isinstance(found, dict):
-            return found
+    with suppress(FileNotFoundError, ValueError, RecursionError):
+        return json_object(path.read_bytes())
     return {}
 
 

@@ -13,9 +13,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from fedsteer.errors import DataError
+from fedsteer.reading import reading
 from fedsteer.records import names
 from fedsteer.records.archive import ARCHIVE, read_archive
-from fedsteer.records.files import look, naming, number
+from fedsteer.records.files import json_object, look, naming, number
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ class Run:
         """The options that the rule's preset stood for when a run to resume began, if known."""
         if not self.resumable:
             return None
-        return look(self.manifest, "rule", "preset_options")
+        found = look(self.manifest, "rule", "preset_options")
+        return found if isinstance(found, dict) else None
 
     @property
     def resumable(self) -> bool:
@@ -77,10 +79,11 @@ class Run:
         """One row per round. A finished run that lacks rows is an error."""
         result = self.json(names.RESULT) or {}  # first: the run may end meanwhile
         rows = self.rows("rounds")
-        whole = (result.get("rounds") or 0) + (result.get("warm_up_rounds") or 0)
-        if _complete(result) and result.get("rounds") and len(rows) < whole:
+        trained, before = number(result, "rounds"), number(result, "warm_up_rounds")
+        whole = (trained or 0) + (before or 0)
+        if _complete(result) and trained and len(rows) < whole:
             path = self.folder / names.stream_file("rounds")
-            raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole} rounds")
+            raise DataError(f"{path} is damaged: {len(rows)} rows of a run of {whole:g} rounds")
         return rows
 
     @property
@@ -90,7 +93,7 @@ class Run:
     @property
     def failure(self) -> str | None:
         found = self.json(names.FAILURE)
-        return None if found is None else str(found["reason"])
+        return None if found is None else str(found.get("reason"))
 
     @cached_property
     def result(self) -> dict[str, Any] | None:
@@ -103,13 +106,10 @@ class Run:
         content = self.read(names.ARRAYS)
         if content is None:
             return {}
-        from safetensors import SafetensorError
         from safetensors.numpy import load
 
-        try:
+        with reading(self.folder / names.ARRAYS, "a file of arrays"):
             arrays: dict[str, NDArray[Any]] = load(content)
-        except SafetensorError as error:
-            raise DataError(f"{self.folder / names.ARRAYS} is damaged: {error}") from None
         return arrays
 
     def late(self, column: str = "accuracy") -> float | None:
@@ -129,10 +129,11 @@ class Run:
         file = names.stream_file(name)
         # After the last newline comes a row that is still being written, or never was finished.
         *lines, _ = (self.read(file) or b"").split(b"\n")
-        return [
-            _object(line, f"{self.folder}/{file}, line {place}: not a JSON row")
-            for place, line in enumerate(lines, start=1)
-        ]
+        rows = []
+        for place, line in enumerate(lines, start=1):
+            with reading(f"{self.folder / file}, line {place},", "a JSON row"):
+                rows.append(json_object(line))
+        return rows
 
     def read(self, name: str) -> bytes | None:
         if self.packed is not None:
@@ -145,18 +146,11 @@ class Run:
 
     def json(self, name: str) -> dict[str, Any] | None:
         """The object in one of its files, if it exists."""
-        content, problem = self.read(name), f"{self.folder / name} is damaged: not a JSON object"
-        return None if content is None else _object(content, problem)
-
-
-def _object(text: bytes, problem: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise DataError(problem)
-    return found
+        content = self.read(name)
+        if content is None:
+            return None
+        with reading(self.folder / name, "a JSON object"):
+            return json_object(content)
 
 
 def _complete(result: Mapping[str, Any] | None) -> bool:

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import fedsteer
 from fedsteer.errors import DataError, StateError
+from fedsteer.reading import reading
 from fedsteer.records.files import (
     filled,
     fsync_folder,
@@ -132,7 +133,7 @@ class RecordWriter:
         path, found = self._path(stream), 0
         with naming(path), path.open("rb") as file:
             while length:
-                content = file.read(min(CHUNK, length))
+                content = file.read(max(0, min(CHUNK, length)))
                 if not content:
                     raise DataError(f"{path} is shorter than its checkpoint says")
                 found, length = zlib.crc32(content, found), length - len(content)
@@ -172,9 +173,13 @@ class RecordWriter:
                     f"{path} is from another version of fedsteer; use that or start over"
                 )
             belongs(path, meta["run"])
-            for name in STREAMS:
-                found = self._sum(name, meta["offsets"][name])
-                if name in NUMBERS and found != meta["sums"][name]:
+            with reading(path, "a checkpoint of a run"):
+                meta["seconds"] = float(meta["seconds"])
+                meta["offsets"] = {name: int(meta["offsets"][name]) for name in STREAMS}
+                sums = {name: meta["sums"][name] for name in NUMBERS}
+            for name, length in meta["offsets"].items():
+                found = self._sum(name, length)
+                if found != sums.get(name, found):
                     raise DataError(
                         f"{self._path(name)} is damaged: its rows are not those that {path.name} "
                         "was written after"
@@ -185,7 +190,8 @@ class RecordWriter:
             return None
         meta, warning = found.pieces.meta, found.problem
         if found.older:
-            count = max(0, self._last_round(meta["offsets"]) - meta["run"]["number"])
+            done = number(meta, "run", "number") or 0.0
+            count = max(0, int(self._last_round(meta["offsets"]) - done))
             rounds = "1 round is" if count == 1 else f"{count} rounds are"
             warning += f"; the checkpoint before it is used, and {rounds} repeated"
         self._earlier_seconds, self._began = meta["seconds"], time.perf_counter()

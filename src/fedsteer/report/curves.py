@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsteer.records import Run
-from fedsteer.records.files import look, number, rounded
+from fedsteer.records.files import look, number, rounded, table
 from fedsteer.report.statistics import estimate
 
 Item = TypeVar("Item")
@@ -69,14 +69,15 @@ def accuracy_curve(runs: Sequence[Run], measure: str = "accuracy") -> dict[str, 
         for row in run.rounds:
             sent += (number(row, "bytes_up") or 0.0) + (number(row, "bytes_down") or 0.0)
             moment = training_round(row)
-            if moment and number(row, measure) is not None:
+            value = number(row, measure)
+            if moment and value is not None and (measure == "loss" or 0 <= value <= 1):
                 evaluated.setdefault(int(moment), []).append(row | {"sent": sent})
     if not evaluated:
         return None
     kept = thinned(sorted(evaluated), CURVE_POINTS)
     rows = [evaluated[moment] for moment in kept]
     names = dict.fromkeys(
-        name for seeds in rows for row in seeds for name in look(row, "group_accuracy") or ()
+        name for seeds in rows for row in seeds for name in table(row, "group_accuracy")
     )
     sent_so_far = _band(rows, "sent")["mean"]
     return {

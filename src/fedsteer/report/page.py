@@ -22,7 +22,7 @@ from fedsteer.report.figures import own_figure
 from fedsteer.report.page_data import page_data
 from fedsteer.report.summary import Summary, summarise
 from fedsteer.report.tables import columns, note
-from fedsteer.report.visits import read_visits
+from fedsteer.report.visits import of_clients, read_visits
 
 DENSE = 11  # a table with more columns gets smaller text
 KEPT = '<p class="note">These records hold client rows of some seeds only.</p>'
@@ -147,7 +147,7 @@ def _facts(summary: Summary, title: str) -> list[str]:
         found = {str(look(manifest, *keys)) for manifest in manifests}
         return found.pop() if len(found) == 1 and found != {"None"} else None
 
-    clients = {len(look(manifest, "clients", "sizes") or ()) for manifest in manifests}
+    clients = {len(of_clients(manifest, "sizes")) for manifest in manifests}
     experiments, rules = len(summary.experiments), len({row.label for row in summary.rows})
     facts = [
         common("experiment", "title") or common("experiment", "name"),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsteer.errors import check_name
+from fedsteer.errors import check_name, printable
 from fedsteer.records.files import plain
 from fedsteer.report.entries import Entry
 from fedsteer.report.statistics import Estimate
@@ -209,8 +209,3 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: Collect
 
 def markdown(text: str) -> str:
     return " ".join(printable(text).split()).translate(ESCAPED)
-
-
-def printable(text: str) -> str:
-    """No control characters: a label must not steer the terminal."""
-    return "".join(char if char.isprintable() else " " for char in text)

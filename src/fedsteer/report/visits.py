@@ -161,7 +161,7 @@ def client_order(manifest: dict[str, Any]) -> list[str]:
     )
     names = list(dict.fromkeys(map(str, groups.values())))
     ranks = {client: names.index(str(group)) for client, group in groups.items()}
-    chances = {client: float(chance or 0) for client, chance in probabilities.items()}
+    chances = {client: number(chance) or 0.0 for client, chance in probabilities.items()}
     clients = max(groups, probabilities, sizes, holds, key=len)
     return sorted(clients, key=lambda client: (ranks.get(client, 0), -chances.get(client, 0.0)))
 

@@ -19,12 +19,13 @@ from fedsteer.participation import PROCESSES, ParticipationOptions
 from fedsteer.privacy import Privacy
 from fedsteer.rules import RULES
 from fedsteer.steering.optimiser import ServerOptimiser
+from fedsteer.training.engines import ENGINES, OLD_NAMES
 from fedsteer.training.local import LocalTraining
 
 PRECISIONS = ("fast", "float32")
 DEVICES = ("cpu", "cuda")
 MOST_WHOLE = 1 << 63  # of any whole number in a setting
-MOST_ROUNDS, MOST_THREADS = 1_000_000_000, 1_024
+MOST_ROUNDS, MOST_THREADS, MOST_SEEDS = 1_000_000_000, 1_024, 10_000
 
 Kinds = Mapping[str, type[Any]]
 KINDS: dict[str, Kinds] = {"partition": PARTITIONS, "participation": PROCESSES}
@@ -83,7 +84,7 @@ class Experiment:
     privacy: Privacy = field(default_factory=Privacy)
     run: RunPlan = field(default_factory=RunPlan)
     rules: list[str] = field(default_factory=lambda: ["fedsteer"])
-    seeds: int = option(5, "how many, from 0 on", low=1)
+    seeds: int = option(5, "how many, from 0 on", low=1, high=MOST_SEEDS)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)  # per rule name
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> rule and options
     tuned: list[str] = field(default_factory=list)  # settings that every rule has of its own
@@ -97,6 +98,10 @@ class Experiment:
             raise ConfigurationError(f"name must be the name of a folder, not {self.name!r}")
         if self.run.device.partition(":")[0] not in DEVICES:
             raise unknown("run.device", self.run.device, DEVICES)
+        for text in (self.name, self.title, *self.rules, *self.variants):
+            if not text.isprintable():
+                raise ConfigurationError(f"{text!r} has characters that nobody can read")
+        check_name("run.engine", self.run.engine, ("auto", *ENGINES, *OLD_NAMES))
         after = getattr(self.partition, "swap_after", None)
         if after is not None and after >= self.run.rounds:
             raise ConfigurationError(
@@ -139,6 +144,7 @@ class Experiment:
 
     def updated(self, table: Mapping[str, Any]) -> Experiment:
         """A copy with the values of a nested table on top, as read from TOML."""
+        _check_sizes(table)
         base = self
         for section in ("data", "model"):  # options belong to the name they came with
             old, new = getattr(self, section), table.get(section)
@@ -234,13 +240,23 @@ def _update(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _check_sizes(value: Any, path: str = "") -> None:
+    """Refuse whole numbers that nothing can use; Python does not even print the longest."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            _check_sizes(entry, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list):
+        for entry in value:
+            _check_sizes(entry, f"every entry of {path}")
+    elif isinstance(value, int) and abs(value) > MOST_WHOLE:
+        raise ConfigurationError(f"{path} must be a number that fits into 64 bits")
+
+
 def _fitting(value: Any, hint: Any, path: str) -> Any:
     """The value if it is of the field's type; ints pass as floats, "none" as None."""
     kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     if type(None) in kinds and value in (None, "none"):
         return None
-    if isinstance(value, int) and abs(value) > MOST_WHOLE:
-        raise ConfigurationError(f"{path} must be a number that fits into 64 bits")
     for kind in kinds:
         plain = get_origin(kind) or kind
         if plain is float and isinstance(value, int) and not isinstance(value, bool):

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedsteer.errors import ConfigurationError, unknown
 from fedsteer.options import default_of
+from fedsteer.reading import reading
 from fedsteer.simulate.experiment import KINDS, Experiment, Kinds, kinds_that_know
 
 WORDS = {"True": True, "False": False, "None": "none"}  # as Python spells them
@@ -31,17 +32,11 @@ def load_experiment(name: str, settings: Mapping[str, Any] | None = None) -> Exp
     own = name.endswith(".toml")
     if not own and name not in shipped:
         raise unknown("experiment", name, shipped)
-    try:
-        table = tomllib.loads(path.read_text() if own else shipped[name])
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path} is not valid TOML: not a text in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{name} is not valid TOML: {error}") from None
-    experiment = Experiment(name=path.stem if own else name).updated(table)
-    if own:
-        experiment = _beside(path.parent, experiment)
+    with reading(name, "valid TOML", error=ConfigurationError):
+        table = tomllib.loads(path.read_text("utf-8-sig") if own else shipped[name])
+        experiment = Experiment(name=path.stem if own else name).updated(table)
+        if own:
+            experiment = _beside(path.parent, experiment)
     return experiment.changed(settings or {})
 
 
@@ -67,7 +62,7 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         try:
             whole = re.sub(r"^([+-]?)(?=\.\d)", r"\g<1>0", text.strip())  # .5 is 0.5
             settings[key.strip()] = tomllib.loads(f"value = {whole}")["value"]
-        except ValueError:  # also a number of too many digits
+        except (ValueError, RecursionError):  # also a number of too many digits
             settings[key.strip()] = WORDS.get(text.strip(), text)
     return settings
 

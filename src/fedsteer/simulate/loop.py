@@ -173,7 +173,7 @@ class Simulation:
         """The inverse of `pack`."""
         server = unpack_server(arrays, meta, like=self.initial)
         self.state, self.moments, self.model = server
-        self.number, self.trained = meta["number"], meta["trained"]
+        self.number, self.trained = int(meta["number"]), int(meta["trained"])
         self.totals, self.last = Totals(**meta["totals"]), meta["last"]
         self.watched = list(arrays.get("watched", []))
         self.ledger.restore(meta.get("releases", ()))

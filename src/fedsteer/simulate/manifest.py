@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from fedsteer.errors import ConfigurationError, DataError
+from fedsteer.reading import reading
 from fedsteer.records import Run
-from fedsteer.records.files import plain
+from fedsteer.records.files import look, plain
 from fedsteer.records.names import MANIFEST
 from fedsteer.simulate.cells import Cell, RuleSpec
 from fedsteer.simulate.experiment import KINDS, Experiment
@@ -39,7 +40,9 @@ def same_run(found: Run, cell: Cell) -> None:
 
 def refuse_another(place: Path, identity: Mapping[str, Any], cell: Cell) -> None:
     """Refuse a folder or checkpoint of another run than the cell's."""
-    before, checked = _with_defaults(identity, cell.experiment), _files(cell.experiment)
+    with reading(place, "of a run that this version knows"):
+        before = _with_defaults(identity, cell.experiment)
+    checked = _files(cell.experiment)
     rule = cell.rule.record()
     now = {"seed": cell.seed, "experiment": cell.experiment.as_dict(), "rule": rule}
     ignored = IGNORED | {f"experiment.participation.{key}" for key in checked if key in before}
@@ -60,7 +63,7 @@ def refuse_other_data(place: Path, before: Mapping[str, Any], world: World) -> N
     """Resume is refused if the data or the partition changed."""
     now = {"data": _data_record(world), "clients": _client_record(world)}
     for section, key in (("data", "checksums"), ("clients", "sizes"), ("clients", "holds")):
-        known = (before.get(section) or {}).get(key)
+        known = look(before, section, key)
         if known is not None and known != plain(now[section].get(key)):
             raise ConfigurationError(
                 f"{place} was started with other {section} ({key}): another file, or a "
@@ -128,10 +131,8 @@ def _files(experiment: Experiment) -> dict[str, tuple[str, str]]:
 
 
 def _checksum(path: str) -> str:
-    try:
+    with reading(path, error=ConfigurationError):
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _data_record(world: World) -> dict[str, Any]:

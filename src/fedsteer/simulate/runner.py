@@ -8,7 +8,7 @@ model, byte for byte, as one that was never interrupted.
 import logging
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,10 @@ from fedsteer.errors import (
     RoundRefused,
     TrainingFailed,
 )
+from fedsteer.reading import reading
 from fedsteer.records import RecordWriter, Run, write_checkpoint
-from fedsteer.records.files import filled, plain, write_json
-from fedsteer.records.names import ARRAYS, FAILURE, MODEL, remedy
+from fedsteer.records.files import filled, look, plain, write_json
+from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, MODEL, remedy
 from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
 from fedsteer.simulate.loop import RoundResult, Simulation
@@ -47,6 +48,7 @@ Progress = dict[str, Any]
 """The row of a run's last round, with the evaluation before it."""
 Report = Callable[[Cell, Progress | None], None]
 """Called after a round of a cell, and with None when the cell is finished."""
+KIND = "the manifest of this run"
 GAVE_UP = (RoundRefused, TrainingFailed)
 """A run that cannot continue keeps the reason in its folder; the other runs continue."""
 
@@ -120,15 +122,17 @@ def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ())
         return None
     settings = cell.experiment
     if found.resumable:  # numbers must not change midway
-        engine = found.manifest["engine"]
-        before = {"run.engine": engine["name"], "run.threads": engine["threads"]}
-        settings = settings.changed(before)
+        with _of_this_run_alone(cell), reading(cell.folder / MANIFEST, KIND):
+            engine = found.manifest["engine"]
+            before = {"run.engine": engine["name"], "run.threads": engine["threads"]}
+            settings = settings.changed(before)
     elif cell.torch_threads:
         settings = settings.changed({"run.threads": cell.torch_threads})
     world = build_world(settings, cell.seed, cell.rule.everybody)
     meant = found.preset_options
     spec = cell.rule if meant is None else replace(cell.rule, preset_options=meant)
-    rule = spec.build(cell.experiment, cell.seed, world.reported)
+    with nullcontext() if meant is None else reading(cell.folder / MANIFEST, KIND):
+        rule = spec.build(cell.experiment, cell.seed, world.reported)
     simulation = Simulation(world, rule)  # a mistake shows before a folder is made
     records = RecordWriter(cell.folder, PATIENCE)
     with ExitStack() as unless_opened, _of_this_run_alone(cell):
@@ -155,10 +159,10 @@ def _restore(cell: Cell, simulation: Simulation, records: RecordWriter, found: R
     """Go back to the checkpoint in the folder; without one, to the beginning."""
 
     def belongs(path: Path, run: dict[str, Any]) -> None:
-        if "identity" not in run:
+        if (whose := look(run, "identity")) is None:
             raise ConfigurationError(f"{path} is not a checkpoint of the simulator")
-        refuse_another(path, run["identity"], cell)
-        refuse_other_data(path, run["identity"], simulation.world)
+        refuse_another(path, whose, cell)
+        refuse_other_data(path, whose, simulation.world)
 
     try:
         checkpoint = records.load(belongs)
@@ -168,10 +172,8 @@ def _restore(cell: Cell, simulation: Simulation, records: RecordWriter, found: R
         records.erase()
         return False
     refuse_other_data(cell.folder, found.manifest, simulation.world)
-    try:
+    with reading(f"the checkpoint in {cell.folder}", "one of this run"):
         simulation.restore(checkpoint.arrays, checkpoint.run)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{cell.folder} has a damaged checkpoint: {error!r}") from error
     if checkpoint.warning:
         logging.getLogger("fedsteer").warning("fedsteer: %s", checkpoint.warning)
     records.rewind(checkpoint.offsets)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import copy as copying
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from typing import Any, NamedTuple, final
+from types import UnionType
+from typing import Any, NamedTuple, Union, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,4 +266,20 @@ def _unpack(tree: Any, arrays: Mapping[str, NDArray[Any]], like: Array | None) -
     needed = {f.name for f in fields(kind) if f.default is f.default_factory is MISSING}
     if absent := needed - set(tree["fields"]):
         raise StateError(f"checkpoint lacks fields {sorted(absent)} of {kind.__name__}")
-    return kind(**{name: _unpack(value, arrays, like) for name, value in tree["fields"].items()})
+    values = {name: _unpack(value, arrays, like) for name, value in tree["fields"].items()}
+    hints = get_type_hints(kind, localns=dict(Component._kinds))
+    if wrong := [name for name, value in values.items() if not _fits(value, hints[name])]:
+        raise StateError(f"checkpoint has wrong values in {sorted(wrong)} of {kind.__name__}")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the type that its field should have."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if kind is Any:  # arrays of any library, or a component
+        return value is None or _is_array(value) or isinstance(value, Component)
+    if kind is list:
+        return isinstance(value, list) and all(_fits(entry, inner[0]) for entry in value)
+    return isinstance(value, (int, float) if kind is float else kind)

@@ -16,8 +16,7 @@ from importlib.resources import files
 from typing import Any, final
 from urllib.parse import parse_qs, urlsplit
 
-from fedsteer.errors import ConfigurationError
-from fedsteer.report.tables import printable
+from fedsteer.errors import ConfigurationError, printable
 from fedsteer.watch import words
 from fedsteer.watch.clients import counts
 from fedsteer.watch.folder import Frame, LiveFolder

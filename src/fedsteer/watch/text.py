@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from fedsteer.report.tables import printable
+from fedsteer.errors import printable
 from fedsteer.watch import words
 from fedsteer.watch.clients import counts
 from fedsteer.watch.folder import Frame

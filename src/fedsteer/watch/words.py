@@ -2,7 +2,8 @@
 
 from datetime import datetime
 
-from fedsteer.report.tables import duration, percent, printable, size
+from fedsteer.errors import printable
+from fedsteer.report.tables import duration, percent, size
 from fedsteer.watch.clients import ClientState
 from fedsteer.watch.folder import Frame
 from fedsteer.watch.run import Details, RunState

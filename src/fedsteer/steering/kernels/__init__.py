@@ -15,6 +15,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsteer.errors import check_name
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -107,4 +109,5 @@ def kernels_for(array: object) -> Kernels:
 @cache
 def kernels_named(library: str) -> Kernels:
     """The kernels of "numpy" or "torch"."""
+    check_name("library of arrays", library, ("numpy", "torch"))
     return cast("Kernels", import_module(f"{__name__}.{library}"))
