@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 JOBS ?= 2
+MINUTES ?= 10
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,privacy,tracking,dev
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine chaos test-ray bench bench-peers results format clean
+.PHONY: help install run test lint types tests test-slow test-engine chaos fuzz test-ray bench bench-peers results format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,11 @@ test-engine: install ## Flower's real engine: SuperLink and SuperNodes as proces
 
 chaos: install ## the faults of real federations, on a grid in one process and on Flower's engine
 	$(BIN)/pytest -m chaos
+
+# atheris has no wheels for some systems; Hypothesis draws the inputs there.
+fuzz: install ## odd inputs for every reader: MINUTES=10 in all; what breaks one goes to tests/fuzz/corpus
+	-@$(BIN)/python -m pip install --quiet --only-binary :all: -c constraints.txt atheris
+	$(BIN)/python -m tests.fuzz.run --minutes $(MINUTES)
 
 test-ray: install ## tests of runs on a Ray cluster of this machine; installs ray first
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e '.[ray]'
