@@ -36,6 +36,13 @@ MISTAKES = [
         f"{RUN} --set training.rat=3",
         "unknown setting 'training.rat'; did you mean 'training.rate'?",
     ),
+    (f"{RUN} --set rate=3", "unknown setting 'rate'; did you mean training.rate or server.rate?"),
+    (f"{RUN} --data empty", "--data names a data set, not a folder; --set data.folder=empty"),
+    ("compare small.toml --rules fedavg,mifa,fedavg", "the rule 'fedavg' is named twice"),
+    (
+        "compare small.toml --rules fedsteer --set options.fedsteer.core_size=13",
+        "core_size = 13 of fedsteer is more than partition.clients = 12",
+    ),
     (f"{RUN} --set training.rate=fast", "training.rate must be float, not 'fast'"),
     (f"{RUN} --set training.weight_decay=nan", "weight_decay must be at least 0 and finite"),
     (f"{RUN} --set training.rate=1{'0' * 400}", "training.rate must be a number that fits"),

@@ -155,3 +155,13 @@ def test_without_pooch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     with pytest.raises(ConfigurationError, match="pooch"):
         fetch("mnist")
+
+
+def test_without_a_network_few_words_are_enough() -> None:
+    def download(url: str, output_file: Any, _: Any) -> None:
+        raise ConnectionError(f"HTTPSConnectionPool({url!r}): " + "Max retries exceeded; " * 50)
+
+    with pytest.raises(DataError) as caught:
+        fetch("mnist", downloader=download)
+    said = "mnist could not be downloaded: no connection to ossci-datasets.s3.amazonaws.com "
+    assert str(caught.value) == f"{said}(ConnectionError)"

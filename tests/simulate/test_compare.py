@@ -20,9 +20,7 @@ RULES = ["full", "fedavg", "fedsteer"]
 
 
 def test_cells_are_planned_seed_by_seed(tmp_path: Path) -> None:
-    cells = plan_cells(
-        small(), ["fedavg", "fedsteer:practical", "fedavg", "fedavg:paper"], tmp_path
-    )
+    cells = plan_cells(small(), ["fedavg", "fedsteer:practical"], tmp_path)
     assert [(c.rule.label, c.seed) for c in cells] == [
         ("fedavg", 0),
         ("fedsteer (practical)", 0),
@@ -33,6 +31,8 @@ def test_cells_are_planned_seed_by_seed(tmp_path: Path) -> None:
 
 
 def test_mistakes_show_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'fedavg:paper' is named twice"):
+        plan_cells(small(), ["fedavg", "fedavg:paper"], tmp_path)
     with pytest.raises(ConfigurationError, match="did you mean 'ridge'"):
         plan_cells(small({"options.fedsteer.rigde": 1}), RULES, tmp_path)
     with pytest.raises(ConfigurationError, match="unknown rule 'fedsteerr'"):

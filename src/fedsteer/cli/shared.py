@@ -17,6 +17,11 @@ def read_experiment(options: argparse.Namespace) -> Any:
     # Here, because it imports torch, which a report does not need.
     from fedsteer.simulate.experiment_files import load_experiment, parse_settings
 
+    if options.data is not None and Path(options.data).is_dir():
+        raise ConfigurationError(
+            f"--data names a data set, not a folder; --set data.folder={options.data} says where "
+            "its files are"
+        )
     short = {"data.name": options.data, "run.rounds": options.rounds, "run.device": options.device}
     settings: dict[str, Any] = {key: value for key, value in short.items() if value is not None}
     settings |= parse_settings(options.set)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fedsteer.data.catalogue import Source, source_of
 from fedsteer.data.dataset import Dataset
@@ -105,6 +106,8 @@ def fetch(
     # pooch raises a ValueError for an unequal checksum; network errors are OSErrors.
     except (OSError, ValueError, KeyError, tarfile.TarError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
+        if isinstance(error, OSError) and len(reason) > 200:  # urllib3 tells all of its attempts
+            reason = f"no connection to {urlsplit(download.url).hostname} ({type(error).__name__})"
         raise DataError(f"{name} could not be downloaded: {reason}") from error
     load(name, folder=target)
     return target

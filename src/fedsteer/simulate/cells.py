@@ -105,11 +105,19 @@ def plan_cells(
     specs: dict[str, RuleSpec] = {}  # by folder
     for name in names:
         spec = find_rule(experiment, name)
-        same = specs.setdefault(spec.slug, spec)
-        if same != spec:
+        if spec.slug in specs:
+            same = specs[spec.slug]
             raise ConfigurationError(
-                f"{same.label!r} and {spec.label!r} would share the folder {spec.slug!r}"
+                f"the rule {name!r} is named twice"
+                if same == spec
+                else f"{same.label!r} and {spec.label!r} would share the folder {spec.slug!r}"
             )
+        columns, clients = spec.options.get("core_size"), experiment.partition.clients
+        if isinstance(columns, int) and columns > clients:
+            raise ConfigurationError(
+                f"core_size = {columns} of {name} is more than partition.clients = {clients}"
+            )
+        specs[spec.slug] = spec
     # Building a rule shows mistakes in its options now, not after hours.
     rules = [spec.build(experiment, 0, [1.0]) for spec in specs.values()]
     if waiting := [rule for rule in rules if rule.options.warms_up]:

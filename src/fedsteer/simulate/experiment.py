@@ -191,6 +191,10 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
     changes: dict[str, Any] = {}
     for key, value in table.items():
         path = f"{where}{key}"
+        if inside := [] if where or key in known else _sections_with(base, key):
+            raise ConfigurationError(
+                f"unknown setting {key!r}; did you mean {' or '.join(inside)}?"
+            )
         check_name("setting", path, [f"{where}{name}" for name in known])
         current = getattr(base, key)
         if is_dataclass(current):
@@ -206,6 +210,16 @@ def _merge(base: Any, table: Mapping[str, Any], where: str) -> Any:
         else:
             changes[key] = _fitting(value, hints[key], path)
     return replace(base, **changes)
+
+
+def _sections_with(base: Any, key: str) -> list[str]:
+    """The settings of this name in any section."""
+    sections = {entry.name: getattr(base, entry.name) for entry in fields(base)}
+    return [
+        f"{name}.{key}"
+        for name, section in sections.items()
+        if is_dataclass(section) and key in {entry.name for entry in fields(section)}
+    ]
 
 
 def _of_kind(
