@@ -16,7 +16,8 @@ from fedsteer.records import Run
 from tests.flower.fake import Answer, FakeGrid, arrays, drifting
 
 INITIAL = {"w": np.zeros(5, np.float32)}
-IMPOSSIBLE = [math.nan, math.inf, -math.inf, 42.0, -0.1]
+HUGE = pytest.param(10**400, id="10^400")
+IMPOSSIBLE = [math.nan, math.inf, -math.inf, 42.0, -0.1, HUGE, [-(10**400)]]
 
 
 def claiming(points: float, **metrics: Any) -> Answer:
@@ -43,14 +44,14 @@ def started(hostile: Answer, folder: Path, rounds: int = 2) -> tuple[Any, list[d
 
 @pytest.mark.parametrize("value", IMPOSSIBLE)
 @pytest.mark.parametrize("points", [10.0, 1e15])
-def test_an_impossible_accuracy_is_left_out(value: float, points: float, tmp_path: Path) -> None:
+def test_an_impossible_accuracy_is_left_out(value: Any, points: float, tmp_path: Path) -> None:
     _, rows = started(claiming(points, eval_acc=value, eval_loss=1.0), tmp_path)
     for row in rows:
         assert row["accuracy"] == 0.5 and row["loss"] == pytest.approx(1.0)
         assert row["metrics_left_out"] == 2  # once in training, once in evaluation
 
 
-@pytest.mark.parametrize("points", [0.0, -1.0, math.nan, 1e300])
+@pytest.mark.parametrize("points", [0.0, -1.0, math.nan, 1e300, HUGE])
 def test_impossible_data_points_are_left_out(points: float, tmp_path: Path) -> None:
     _, rows = started(claiming(points, eval_acc=1.0, eval_loss=0.0, train_loss=0.0), tmp_path)
     assert [row["accuracy"] for row in rows] == [0.5, 0.5]

@@ -19,6 +19,7 @@ from fedsteer.steering.rounds import LARGEST_COUNT
 from fedsteer.steering.usual import middle
 
 TIMES = 10.0
+LARGEST_FLOAT = np.finfo(np.float64).max
 SHOWN = 80  # letters of an impossible value
 
 
@@ -27,8 +28,13 @@ def number_in(records: Mapping[str, Mapping[str, Any]], key: str) -> float | Non
     for record in records.values():
         value = record.get(key)
         if isinstance(value, (int, float)):
-            return float(value)
+            return float(floats_of(value))
     return None
+
+
+def floats_of(value: Any) -> NDArray[np.float64]:
+    """A number or a list of numbers; whole ones that no float can hold become the largest float."""
+    return np.asarray(np.clip(value, -LARGEST_FLOAT, LARGEST_FLOAT), np.float64)
 
 
 def data_points(content: RecordDict, key: str) -> float | None:
@@ -45,7 +51,7 @@ def is_accuracy(name: str) -> bool:
 def is_possible(name: str, value: Any) -> bool:
     """Whether a metric, a number or a list of numbers, can have this value."""
     low, high = (0.0, 1.0) if is_accuracy(name) else (-LARGEST_COUNT, LARGEST_COUNT)
-    array = np.asarray(value, np.float64)
+    array = floats_of(value)
     return bool(((array >= low) & (array <= high)).all())  # nan is neither
 
 
@@ -53,13 +59,13 @@ def weighted_metrics(
     contents: Sequence[RecordDict], weighted_by_key: str
 ) -> tuple[MetricRecord, dict[int, str]]:
     """The means, and the first impossible claim of each client that made one, by position."""
-    tables: list[dict[str, NDArray[Any]]] = []
+    tables: list[dict[str, NDArray[np.float64]]] = []
     reported: Counter[str] = Counter()
     odd: dict[int, str] = {}
     for place, content in enumerate(contents):
-        table: dict[str, Any] = {}
+        table: dict[str, NDArray[np.float64]] = {}
         for record in content.metric_records.values():
-            table |= {name: record[name] for name in record if name not in REPORTED_KEYS}
+            table |= {k: floats_of(record[k]) for k in record if k not in REPORTED_KEYS}
         if data_points(content, weighted_by_key) is None:
             odd[place] = _shown(weighted_by_key, table.get(weighted_by_key))
         table.pop(weighted_by_key, None)
@@ -67,7 +73,7 @@ def weighted_metrics(
         for name in [name for name, value in table.items() if not is_possible(name, value)]:
             odd.setdefault(place, _shown(name, table.pop(name)))
             table.pop(name, None)
-        tables.append({name: np.asarray(value, np.float64) for name, value in table.items()})
+        tables.append(table)
     points = np.array([data_points(content, weighted_by_key) or 0.0 for content in contents])
     usual = middle(points)
     weights = np.minimum(points, TIMES * usual) if usual else points
