@@ -268,14 +268,16 @@ class NaiveNewcomers(NaiveDriftCorrection):
         *rest: object,
         **extra: object,
     ) -> np.ndarray:
-        share, typical = self.share(), self.typical
+        share, typical, new = self.share(), self.typical, set(clients) - self.came
+        if self.refresh == "before":  # who is here is known by what it sent
+            self.came |= new
         delta = super().step(number, clients, updates, *rest, **extra)
         population = self.population
         strangers = 1.0 - sum(population.weight(client) for client in population.sizes)
         if population.total() > 0:
             delta = delta + strangers * share * typical
         for client, update in zip(clients, np.asarray(updates, np.float64), strict=True):
-            if client not in self.came:
+            if client in new:
                 self.agreement += float(update @ typical)
                 self.length += float(typical @ typical)
         self.came |= set(clients)

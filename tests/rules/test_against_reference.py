@@ -58,6 +58,7 @@ CASES: list[tuple[str, type, dict[str, Any]]] = [
         {"core_set": CORE, "drift": 0.7, "local_rate": 2.0, "magnitude": "follow"},
     ),
     ("fedsteer", NaiveNewcomers, {"core_set": CORE, "newcomers": "learnt"}),
+    ("fedsteer", NaiveNewcomers, {"core_set": CORE, "newcomers": "learnt", "refresh": "before"}),
     (
         "fedsteer",
         NaiveNewcomers,

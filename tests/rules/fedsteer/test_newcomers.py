@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsteer import ConfigurationError, Round, make_rule
+from fedsteer import Round, make_rule
 from tests.rules import test_theory as theory
 from tests.rules.fedsteer.test_selection import take
 
@@ -75,8 +75,3 @@ def test_a_client_that_left_is_a_newcomer_again() -> None:
     assert state.memory.own.newcomers.points == 4.0  # type: ignore[attr-defined]
     state = take(rule, state, 7, [2], updates[[2]])
     assert state.memory.own.newcomers.points == 5.0  # type: ignore[attr-defined]
-
-
-def test_newcomers_need_coordinates_that_are_renewed_after_the_aggregation() -> None:
-    with pytest.raises(ConfigurationError, match='newcomers="learnt" needs refresh="after"'):
-        make_rule("fedsteer", newcomers="learnt", refresh="before")

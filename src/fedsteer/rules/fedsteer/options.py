@@ -125,8 +125,6 @@ class FedSteerOptions(WarmUpOptions):
             raise ConfigurationError("drift needs local_rate, and clients that add the correction")
         if self.alpha and (self.refresh == "before" or self.coordinates == "own"):
             raise ConfigurationError('drift needs refresh="after" and coordinates="ridge"')
-        if self.newcomers == "learnt" and self.refresh == "before":
-            raise ConfigurationError('newcomers="learnt" needs refresh="after"')
         if self.basis == "mean" and self.magnitude == "follow":
             raise ConfigurationError("magnitude='follow' needs basis='unit'")
         if self.coordinates == "own" and (self.core_set is None or self.reselect_every):
