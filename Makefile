@@ -8,9 +8,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed.stamp
 EXTRAS := sim,flower,privacy,tracking,dev
+AUDIT := .venv-audit
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint types tests test-slow test-engine chaos fuzz test-ray bench bench-peers results format clean
+.PHONY: help install run test lint types tests test-slow test-engine chaos fuzz test-ray bench bench-peers results dist audit format clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,10 +71,25 @@ results: install ## remake the tables and pictures of results/ and the README fr
 bench-peers: install ## the same rounds here, on pfl, Flower, FedJAX and a plain loop; sets them up
 	$(BIN)/python benchmarks/peers/run.py
 
+dist: install ## the wheel and the source archive, into dist/
+	rm -rf build dist
+	$(BIN)/python -c 'from setuptools.build_meta import *; build_sdist("dist"); build_wheel("dist")' \
+		>/dev/null
+
+$(AUDIT)/installed.stamp: tools/audit.txt | install
+	@test -x $(AUDIT)/bin/python || $(BIN)/python -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet -r tools/audit.txt
+	@touch $@
+
+audit: dist $(AUDIT)/installed.stamp ## licences, known vulnerabilities, and a list of parts (SBOM) in dist/
+	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
+		--output-reproducible --output-file dist/sbom.cdx.json $(BIN)/python
+	$(BIN)/python tools/audit.py $(AUDIT)/bin/pip-audit
+
 format: install ## rewrite the sources in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the environment, caches and build outputs; runs/ stays
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(AUDIT) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
