@@ -191,7 +191,7 @@ def test_both_damaged_are_refused_in_one_line(tmp_path: Path) -> None:
     files = f"{tmp_path / CHECKPOINT} {problem}; {tmp_path / BEFORE} {problem}"
     assert str(caught.value) == f"{files}; {REMEDY.format(tmp_path)}"
     run(tmp_path, 1, resume=False)
-    assert not (tmp_path / BEFORE).exists()
+    assert read_checkpoint(tmp_path / BEFORE)[1]["run"]["number"] == 0, "of the new run"
 
 
 @pytest.mark.parametrize("stream", ["rounds", "clients", "timing"])

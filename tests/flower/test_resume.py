@@ -62,6 +62,29 @@ def test_a_resumed_run_equals_an_unbroken_one(rule: str, sends: int, tmp_path: P
     assert rounds[0]["evaluation"]["clients"]["eval_acc"] == 0.5
 
 
+def test_a_kill_before_the_first_checkpoint_is_due(tmp_path: Path) -> None:
+    """There are rows of two rounds then: nobody else's."""
+    grid = world()
+
+    def kill(count: int) -> None:
+        if count == 5:  # evaluating round 3
+            raise Killed
+
+    grid.before = kill
+    with pytest.raises(Killed):
+        strategy_of("fedsteer", tmp_path / "broken", checkpoint_every=5).start(
+            grid, arrays(**INITIAL), num_rounds=6
+        )
+    assert len(Run(tmp_path / "broken").rounds) == 2
+    for name in ("broken", "whole"):
+        strategy_of("fedsteer", tmp_path / name, checkpoint_every=5).start(
+            world(), arrays(**INITIAL), num_rounds=6
+        )
+    for name in FILES:
+        whole = (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "broken" / name).read_bytes() == whole
+
+
 def test_a_finished_run_can_be_extended(tmp_path: Path) -> None:
     def start(rounds: int) -> FakeGrid:
         grid = world()

@@ -118,6 +118,8 @@ class ServerRun:
         self.model, self.state, self.moments, self._setup = model, state, moments, setup
         self.sent_models = SentModels(model.layout.dim)
         self.begun = True  # not earlier: a start that was refused is refused again
+        if found is None:  # rows without a checkpoint could be another run's: never leave such
+            self.save()
 
     def _manifest(self, dim: int) -> dict[str, Any]:
         options = self.options
