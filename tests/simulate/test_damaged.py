@@ -207,3 +207,14 @@ def test_a_warning_of_a_run_in_a_process_of_its_own(
     compare_cells(cells, jobs=2, resume=True)
     assert "1 round is repeated" in capfd.readouterr().err
     assert logging.getLogger("fedsteer").level == logging.NOTSET
+
+
+def test_checkpoints_that_a_killed_run_left_beside_its_result_go(tmp_path: Path) -> None:
+    """They are large, and of no use."""
+    run_small(tmp_path / "run", "fedavg")
+    files = {path.name for path in (tmp_path / "run").iterdir()}
+    stopped_run(tmp_path / "stopped", 5, "fedavg")
+    for name in (CHECKPOINT, BEFORE):
+        shutil.copy(tmp_path / "stopped" / name, tmp_path / "run" / name)
+    assert run_small(tmp_path / "run", "fedavg", resume=True).finished
+    assert {path.name for path in (tmp_path / "run").iterdir()} == files

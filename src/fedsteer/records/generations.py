@@ -76,7 +76,8 @@ class Generations:
 
     def forget(self) -> None:
         """Remove both."""
-        for path in (self._newer, self._older):
-            path.unlink(missing_ok=True)
-        fsync_folder(self.folder)
+        if there := [path for path in (self._newer, self._older) if path.exists()]:
+            for path in there:
+                path.unlink(missing_ok=True)
+            fsync_folder(self.folder)
         self._sound, self._damaged, self._parts = True, False, set()

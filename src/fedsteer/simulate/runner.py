@@ -26,6 +26,7 @@ from fedsteer.errors import (
 from fedsteer.reading import reading
 from fedsteer.records import RecordWriter, Run, write_checkpoint
 from fedsteer.records.files import filled, look, plain, write_json
+from fedsteer.records.generations import Generations
 from fedsteer.records.names import ARRAYS, FAILURE, MANIFEST, MODEL, remedy
 from fedsteer.records.rows import Tracker
 from fedsteer.simulate.cells import Cell
@@ -119,6 +120,7 @@ def open_run(cell: Cell, resume: bool = False, trackers: Sequence[Tracker] = ())
     """
     found = found_run(cell, resume)
     if found.finished:
+        Generations(cell.folder).forget()  # a kill may have come between the result and this
         return None
     settings = cell.experiment
     if found.resumable:  # numbers must not change midway
