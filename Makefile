@@ -50,8 +50,9 @@ test-slow: install ## the tests that take minutes
 test-engine: install ## Flower's real engine: SuperLink and SuperNodes as processes on loopback
 	$(BIN)/pytest -m engine
 
-chaos: install ## the faults of real federations, on a grid in one process and on Flower's engine
+chaos: install ## break runs: hundreds of kills, full disks, power losses; real federations' faults
 	$(BIN)/pytest -m chaos
+	$(BIN)/python -m tests.chaos
 
 # atheris has no wheels for some systems; Hypothesis draws the inputs there.
 fuzz: install ## odd inputs for every reader: MINUTES=10 in all; what breaks one goes to tests/fuzz/corpus
