@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from fedsteer.draws import generator
-from fedsteer.records.names import BEFORE, CHECKPOINT, MODEL, RESULT
+from fedsteer.records.names import BEFORE, CHECKPOINT, RESULT
 from tests.chaos import worlds
 from tests.chaos.power import LOSSES
 from tests.chaos.strikes import (
@@ -97,11 +97,13 @@ class _Broken:
                 yield found
 
     def _half(self) -> Path:
-        """Killed before its end, with two checkpoints and rows after them."""
-        last = next(n for n, call in enumerate(self.calls) if call.file == f"{MODEL}.new")
-        ask(self.world, self.place / "half", Strike(KILL, last - 1))
-        assert (self.place / "half" / BEFORE).exists()
-        return self.place / "half"
+        """Killed with two checkpoints and with rounds to go, after which both are replaced."""
+        for at in range(len(self.calls) * 6 // 10, len(self.calls)):
+            half = self.place / f"half-{at}"
+            ask(self.world, half, Strike(KILL, at))
+            if (half / CHECKPOINT).exists() and (half / BEFORE).exists():  # not between two renames
+                return half
+        raise AssertionError(f"{self.world.name} never has two checkpoints")
 
     def _struck_again(self, half: Path) -> Iterator[Result]:
         """The process that resumes is killed, too."""

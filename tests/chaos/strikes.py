@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from fedsteer.records.names import BEFORE, CHECKPOINT
+from fedsteer.errors import DataError
+from fedsteer.records.names import BEFORE, CHECKPOINT, RESULT
 from tests.chaos.child import Ending, Tell, in_child, kill_self
 from tests.chaos.disk import Call, Disk
+from tests.chaos.power import LOSSES
 from tests.chaos.worlds import World
 
 KILL = "kill"
@@ -26,17 +28,18 @@ ERRORS = (FULL, BAD)
 class Strike:
     """What happens at which call."""
 
-    fault: str  # KILL, PARENT_KILL, one of ERRORS or of `LOSSES`
+    fault: str  # KILL, PARENT_KILL, one of `ERRORS` or of `LOSSES`
     at: int
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A call of a run, and whether there was a checkpoint then."""
+    """A call of a run, and whether there was a checkpoint then, and one before it."""
 
     kind: str
     file: str
     checkpoint: bool
+    two: bool
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,9 @@ class _Act:
             if strike.fault == FULL and number > strike.at and call.kind == "write":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # it stays full
             return
-        there = _checkpoint_in(self.disk.folder)
-        self.tell({"kind": call.kind, "file": call.path.name, "checkpoint": there})
+        folder, found = self.disk.folder, {"kind": call.kind, "file": call.path.name}
+        two = any(folder.rglob(BEFORE))
+        self.tell(found | {"checkpoint": _checkpoint_in(folder), "two": two})
         if strike is None:
             return
         if strike.fault == PARENT_KILL:
@@ -117,22 +121,26 @@ def strike_and_resume(
     failure = _wrong_with(struck, strike, call, folder)
     refused = strike.fault in ERRORS and not struck.done and not failure
     resumed = in_child(lambda tell: world.run(folder))
-    equal = resumed.done and world.left(folder) == whole
-    if not failure and not equal:
-        failure = _difference(world, folder, whole) if resumed.done else f"resume: {resumed}"
+    differs = _difference(world, folder, whole) if resumed.done else f"resume: {resumed}"
     return Result(
         world=world.name,
         fault=strike.fault,
         call=call,
         checkpoint=call.checkpoint,
-        equal=equal,
+        equal=not differs,
         refused=refused,
-        failure=failure,
+        failure=failure or differs,
     )
 
 
 def _difference(world: World, folder: Path, whole: dict[str, Any]) -> str:
-    left = world.left(folder)
+    """In words; nothing if there is none."""
+    try:
+        left = world.left(folder)
+    except (DataError, OSError) as error:
+        return f"after the resume: {error}"
+    if left == whole:
+        return ""
     unlike = [name for name in whole if left.get(name) != whole[name]]
     names = left["names"] ^ whole["names"]
     return f"after the resume differ: {unlike}, files on one side only: {sorted(names)}"
@@ -142,6 +150,9 @@ def _wrong_with(struck: Ending, strike: Strike, call: Seen, folder: Path) -> str
     """How the run should not have ended."""
     if struck.hangs:
         return "hangs"
+    if strike.fault in LOSSES and call.two and not _checkpoint_in(folder):
+        # The one before was synced, and is removed only once there is a result.
+        return "" if any(folder.rglob(RESULT)) else "both checkpoints are lost"
     if strike.fault not in ERRORS or struck.done:  # a file that could not be removed may stay
         return ""
     named = Path(struck.file)
@@ -162,16 +173,16 @@ def damage_and_resume(
     """`spoil` says whether a good checkpoint is left; without one the run must be refused."""
     good = spoil()
     resumed = in_child(lambda tell: world.run(folder))
-    equal = resumed.done and world.left(folder) == whole
+    differs = _difference(world, folder, whole) if resumed.done else f"resume: {resumed}"
     named = str(folder / CHECKPOINT) in resumed.error
     refused = bool(named and "\n" not in resumed.error and not resumed.traceback)
-    right = equal if good else refused
+    right = not differs if good else refused
     return Result(
         world=world.name,
         fault="damaged checkpoint" if good else "both checkpoints damaged",
         call=None,
         checkpoint=True,
-        equal=equal,
+        equal=not differs,
         refused=refused,
-        failure="" if right else f"resume: {resumed}",
+        failure="" if right else differs or "damage that nobody noticed",
     )
