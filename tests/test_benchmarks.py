@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 
 # Of practical FedSteer, by benchmarks/crossings.py; the second number is with drift correction.
-MOST_CROSSINGS, MOST_CORRECTED, MOST_MODULES, MOST_LINES = 46, 54, 20, 2_130
+MOST_CROSSINGS, MOST_CORRECTED, MOST_MODULES, MOST_LINES = 46, 54, 20, 2_150
 
 
 def benchmark(name: str, *arguments: str) -> str:
